@@ -1,0 +1,3 @@
+"""Flux: sandboxes whose commands are speculated, reviewed and applied."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The surfaces of a running engine."""

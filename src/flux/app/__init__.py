@@ -1,0 +1,1 @@
+"""The composition root: configuration, the daemon, the embedded engine."""

@@ -1,0 +1,1 @@
+"""The fluxctl command line, one file per command group."""

@@ -1,0 +1,1 @@
+"""Pure values and decisions. Nothing here does I/O, reads a clock or makes an id."""

@@ -1,0 +1,107 @@
+"""What callers ask of the engine. Unknown fields are refused where requests arrive (``forbid_unknown_fields``)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from flux.core.changeset import ConflictScope
+
+CopyEngine = Literal["auto", "snapshot", "overlay", "reflink", "copy"]
+
+
+class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A request whose unknown fields are errors."""
+
+
+class MountRequest(Request, frozen=True):
+    """A read-only directory to add: host ``source`` at ``target`` inside."""
+
+    source: str
+    target: str
+
+
+class CreateSandbox(Request):
+    """Create a sandbox. ``workspace`` absent: a managed one over ``template``. Sizes in MiB, times in seconds."""
+
+    kind: str | None = None
+    workspace: str | None = None
+    template: str | None = None
+    name: str | None = None
+    net_ports: list[int] = []
+    mounts: list[MountRequest] = []
+    environment: dict[str, str] = {}
+    memory_mib: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    ttl_seconds: int | None = None
+    on_timeout: Literal["kill", "pause"] = "kill"
+    metadata: dict[str, str] = {}
+
+
+class Exec(Request):
+    """Run a command in the real sandbox: exactly one of ``command`` (a shell string) and ``argv``."""
+
+    command: str | None = None
+    argv: list[str] | None = None
+    environment: dict[str, str] = {}
+    cwd: str | None = None
+    user: str | None = None
+    timeout_seconds: float | None = None
+    stdin: str | None = None
+    stdin_base64: str | None = None
+    stream: bool = False
+
+
+class Speculate(Request):
+    """Run a command in a throwaway copy and stage what it changed (30-speculation §1, §2)."""
+
+    command: str | None = None
+    argv: list[str] | None = None
+    paths: list[str] | None = None
+    environment: dict[str, str] = {}
+    cwd: str | None = None
+    user: str | None = None
+    timeout_seconds: float | None = None
+    ttl_seconds: int | None = None
+    network: Literal["sandbox", "none"] = "sandbox"
+    copy_engine: CopyEngine = "auto"
+    conflict_scope: ConflictScope | None = None
+    parent: str | None = None
+
+
+class DryRun(Request):
+    """Run a command in a throwaway copy, report the changes, keep nothing."""
+
+    command: str | None = None
+    argv: list[str] | None = None
+    paths: list[str] | None = None
+    environment: dict[str, str] = {}
+    cwd: str | None = None
+    user: str | None = None
+    timeout_seconds: float | None = None
+    network: Literal["sandbox", "none"] = "sandbox"
+    copy_engine: CopyEngine = "auto"
+
+
+class Approve(Request):
+    """Approve a changeset. ``digest``: what was reviewed; ``only``: the part to keep; ``conflict_scope`` narrows."""
+
+    digest: str | None = None
+    only: list[str] | None = None
+    comment: str | None = None
+    conflict_scope: ConflictScope | None = None
+
+
+class Decide(Request):
+    """Reject, apply, revert or rerun a changeset, with a comment for the record."""
+
+    comment: str | None = None
+
+
+class CreateKey(Request):
+    """Issue an API key for a role (20-sandboxes §4)."""
+
+    name: str
+    role: Literal["admin", "reviewer", "agent", "user"] = "user"

@@ -1,0 +1,1 @@
+"""The operations: reads, asks core, acts."""

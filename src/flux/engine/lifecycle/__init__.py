@@ -1,0 +1,1 @@
+"""Create, find, run in and delete sandboxes; recover after a crash."""

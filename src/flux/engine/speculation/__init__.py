@@ -1,0 +1,1 @@
+"""Speculate, decide, apply, revert, sweep."""

@@ -1,0 +1,1 @@
+"""What leaves a sandbox: enforced and observed."""

@@ -1,0 +1,1 @@
+"""Protocols where reality is plural or dangerous: clocks, files, substrates."""

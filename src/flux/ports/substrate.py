@@ -1,0 +1,201 @@
+"""What runs sandboxes. One contract suite (``flux.testing``) holds every implementation to this page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from flux.core.changeset import Flow
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A read-only directory of the host that a sandbox sees. Both paths absolute."""
+
+    source: str
+    target: str
+
+
+class Overlay(msgspec.Struct, frozen=True, kw_only=True):
+    """An overlay to mount: a writable layer over ``lower`` directories, nearest first.
+
+    ``lower_descriptor`` (an open directory, such as another sandbox's merged tree) takes the place of ``lower``.
+    """
+
+    lower: tuple[str, ...]
+    upper: str
+    work: str
+    lower_descriptor: int | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of one sandbox; ``None`` leaves a bound off. Sizes in MiB, ``cpus`` in whole processors' time."""
+
+    memory_mib: int | None = None
+    pids: int | None = None
+    cpus: float | None = None
+    file_mib: int | None = None
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that an execution of a sandbox is made from.
+
+    ``tree``: the workspace, as a directory to bind or an overlay to mount. ``layout``: ``bound`` puts it at ``/work``
+    with the host's system directories read-only beside it; ``managed`` makes it ``/``. ``home`` and ``scratch`` are
+    directories that become ``/home/user`` and ``/tmp``; ``home`` may be an overlay. ``network``: ``none`` refuses and
+    records every attempt; ``ports`` allows TCP to ``net_ports`` only.
+    """
+
+    sandbox_id: str
+    layout: Literal["bound", "managed"]
+    tree: str | Overlay
+    home: str | Overlay
+    scratch: str
+    mounts: tuple[Mount, ...] = ()
+    hidden: tuple[str, ...] = ()
+    limits: Limits = Limits()
+    network: Literal["none", "ports"] = "none"
+    net_ports: tuple[int, ...] = ()
+    hostname: str = "flux"
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """One program to run in a sandbox. ``cwd`` absolute inside it. ``environment`` is complete, not an addition."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    cwd: str
+    uid: int
+    gid: int
+    terminal: bool = False
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended: exactly one of ``code`` and ``signal`` is set."""
+
+    code: int | None = None
+    signal: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox uses now. Memory in bytes, ``cpu_seconds`` since its start."""
+
+    processes: int
+    memory: int
+    cpu_seconds: float
+
+
+class Process(Protocol):
+    """A command that runs in a sandbox."""
+
+    @property
+    def pid(self) -> int:
+        """The process id as the sandbox sees it."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> Exit | None:
+        """Wait for the command itself (not its background children); ``None`` if ``timeout`` seconds passed."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command; nothing happens if it has ended."""
+        ...
+
+    def kill_tree(self) -> None:
+        """Kill the command and every process that came from it, double forks included; return when all are dead."""
+        ...
+
+
+class Instance(Protocol):
+    """A running execution of a sandbox."""
+
+    @property
+    def tree_descriptor(self) -> int:
+        """An open directory: the workspace as the sandbox sees it. Readable also after ``kill``, until ``close``."""
+        ...
+
+    def spawn(self, command: Command, stdin: int, stdout: int, stderr: int) -> Process:
+        """Start a command with the given descriptors (the caller keeps and closes its own copies).
+
+        Raises:
+            FluxError: ``invalid`` (no such program, bad cwd), ``unavailable`` (the sandbox ended), ``exhausted``.
+        """
+        ...
+
+    def alive(self) -> bool:
+        """Tell whether the init still runs."""
+        ...
+
+    def freeze(self) -> None:
+        """Stop every process of the sandbox until ``thaw``; processes started meanwhile wait too."""
+        ...
+
+    def thaw(self) -> None:
+        """Let the processes run on."""
+        ...
+
+    def flows(self) -> list[Flow] | None:
+        """Return what the kernel saw of the network so far, one per destination; ``None`` where unobservable."""
+        ...
+
+    def network_enforced(self) -> bool:
+        """Tell whether the kernel enforces the declared network."""
+        ...
+
+    def usage(self) -> Usage:
+        """Return what the sandbox uses."""
+        ...
+
+    def kill(self) -> None:
+        """Kill every process and return when all are dead. Idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Kill, then release descriptors, cgroups and devices. Idempotent."""
+        ...
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a substrate can do here."""
+
+    can_fork: bool
+    keeps_memory: bool
+    enforces_limits: bool
+    observes_network: bool
+    keeps_owners: bool
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One finding of ``fluxctl doctor``: whether ``subject`` works here, why not, and the command that would fix it."""
+
+    subject: str
+    ok: bool
+    detail: str
+    fix: str | None = None
+    required: bool = True
+
+
+class Substrate(Protocol):
+    """A way to run sandboxes."""
+
+    @property
+    def kind(self) -> str:
+        """The name in ``fluxctl sandbox create --kind``."""
+        ...
+
+    def capabilities(self) -> Capabilities:
+        """Return what works on this machine."""
+        ...
+
+    def start(self, spec: LaunchSpec) -> Instance:
+        """Start an execution.
+
+        Raises:
+            FluxError: ``unavailable`` if set-up failed (mount refused, no space), ``invalid`` for an impossible spec.
+        """
+        ...
+
+    def check(self) -> list[Check]:
+        """Return the findings for ``fluxctl doctor``."""
+        ...

@@ -1,0 +1,1 @@
+"""What is kept: SQL tables, changeset directories, the audit log."""

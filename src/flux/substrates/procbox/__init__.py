@@ -1,0 +1,1 @@
+"""Process trees in their own namespaces over one workspace tree."""

@@ -1,0 +1,1 @@
+"""Filesystem truth: scan, copy engines, capture, stage, journal, apply."""

@@ -1,0 +1,27 @@
+"""The native half of ``trees``: system calls that Python lacks, and the scanner.
+
+Names are file-system paths (``str`` with surrogateescape, or ``bytes``). Errors are ``OSError`` with the errno.
+"""
+
+RENAME_NOREPLACE: int
+RENAME_EXCHANGE: int
+RESOLVE_BENEATH: int
+RESOLVE_NO_SYMLINKS: int
+RESOLVE_NO_XDEV: int
+
+def openat2(directory: int, path: str | bytes, flags: int, mode: int, resolve: int) -> int: ...
+def renameat2(
+    source_directory: int, source: str | bytes, directory: int, name: str | bytes, flags: int
+) -> None: ...
+def syncfs(descriptor: int) -> None: ...
+def mount_id(descriptor: int) -> int: ...
+def scan(
+    directory: int, prefix: str, skip: list[str], base: dict[str, str] | None
+) -> tuple[dict[str, str], list[str], list[tuple[str, str]], int]:
+    """Scan the tree under ``directory`` without the GIL, never following links or crossing mounts.
+
+    ``prefix`` is the workspace path of ``directory`` (``/`` for the root). ``skip`` lists workspace paths to leave
+    out. Returns ``(manifest, nested mounts, unreadable (path, reason), total bytes of regular files)``; with ``base``
+    the manifest holds only entries whose token differs from the base's or that the base lacks, and each base entry
+    that is gone is present with the empty token.
+    """

@@ -1,0 +1,1 @@
+"""The ways to give a run a throwaway copy of a workspace."""

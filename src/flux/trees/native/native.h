@@ -1,0 +1,9 @@
+#ifndef FLUX_TREES_NATIVE_H
+#define FLUX_TREES_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+PyObject *native_scan(PyObject *self, PyObject *args);
+
+#endif
