@@ -21,12 +21,14 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
     """An overlay to mount: a writable layer over ``lower`` directories, nearest first.
 
     ``lower_descriptor`` (an open directory, such as another sandbox's merged tree) takes the place of ``lower``.
+    ``throwaway``: what is written need not survive a crash of the machine, so nothing is synced.
     """
 
     lower: tuple[str, ...]
     upper: str
     work: str
     lower_descriptor: int | None = None
+    throwaway: bool = False
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
