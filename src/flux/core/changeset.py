@@ -90,7 +90,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             target_base64=encoded,
             link_group=link_group,
             xattrs={
-                paths.to_json(key)[0]: base64.b64encode(value).decode("ascii") for key, value in fingerprint.xattrs
+                paths.to_json(key)[0]: base64.b64encode(value).decode("ascii")
+                for key, value in fingerprint.xattrs
             },
             rdev=fingerprint.rdev,
         )
@@ -169,7 +170,10 @@ class Changes(msgspec.Struct, kw_only=True):
 
     def every(self) -> list[Change]:
         """Return all changes sorted by path."""
-        return sorted([*self.added, *self.modified, *self.deleted, *self.type_changed], key=lambda change: change.location)
+        return sorted(
+            [*self.added, *self.modified, *self.deleted, *self.type_changed],
+            key=lambda change: change.location,
+        )
 
     @classmethod
     def of(cls, changes: list[Change], *, unchanged: int) -> Changes:

@@ -1,0 +1,60 @@
+"""The state table of changesets, pair by pair (30-speculation §3)."""
+
+import itertools
+
+import pytest
+
+from flux.core.changeset import FINAL, LIFE, Change, Changes, Entry, Event, State
+from flux.core.errors import Code, FluxError
+from flux.core.manifest import EntryType
+
+ALLOWED = {
+    ("pending", "approve"): "approved",
+    ("pending", "reject"): "rejected",
+    ("pending", "expire"): "expired",
+    ("approved", "apply"): "applied",
+    ("approved", "reject"): "rejected",
+    ("approved", "expire"): "expired",
+    ("approved", "fail"): "failed",
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
+def test_every_pair(state: State, event: Event) -> None:
+    expected = ALLOWED.get((state.value, event.value))
+    if expected is not None:
+        assert LIFE.next(state, event).value == expected
+        return
+    with pytest.raises(FluxError) as caught:
+        LIFE.next(state, event)
+    assert caught.value.code is Code.ILLEGAL_STATE
+    assert state.value in caught.value.message
+    assert event.value in caught.value.message
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_final_states_lead_nowhere(state: State) -> None:
+    assert not any(LIFE.allows(state, event) for event in Event)
+
+
+def _entry(kind: EntryType) -> Entry:
+    return Entry(type=kind, mode="0644", uid=0, gid=0, size=0, mtime_ns=0)
+
+
+def test_changes_are_sorted_into_their_lists() -> None:
+    file, directory = _entry(EntryType.FILE), _entry(EntryType.DIRECTORY)
+    changes = Changes.of(
+        [
+            Change(path="/z", after=file),
+            Change(path="/a", after=file),
+            Change(path="/m", before=file, after=file),
+            Change(path="/d", before=file),
+            Change(path="/t", before=file, after=directory),
+        ],
+        unchanged=4,
+    )
+    assert [change.path for change in changes.added] == ["/a", "/z"]
+    assert [change.path for change in changes.modified] == ["/m"]
+    assert [change.path for change in changes.deleted] == ["/d"]
+    assert [change.path for change in changes.type_changed] == ["/t"]
+    assert [change.path for change in changes.every()] == ["/a", "/d", "/m", "/t", "/z"]
