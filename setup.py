@@ -43,9 +43,7 @@ setup(
     ext_modules=[
         Extension(
             "flux.trees._native",
-            sources=sorted(
-                str(path.relative_to(HERE)) for path in (HERE / "src/flux/trees/native").glob("*.c")
-            ),
+            sources=sorted(str(path.relative_to(HERE)) for path in (HERE / "src/flux/trees/native").glob("*.c")),
             extra_compile_args=["-O2", "-Wall", "-Wextra", "-pthread"],
             extra_link_args=["-pthread"],
         )

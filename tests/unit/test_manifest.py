@@ -36,11 +36,7 @@ def test_a_token_is_read_back_exactly(fingerprint: Fingerprint) -> None:
     assert manifest.parse(token) == fingerprint
 
 
-@given(
-    st.dictionaries(
-        raw_names.map(lambda raw: "/" + paths.from_bytes(raw)), fingerprints.map(Fingerprint.token)
-    )
-)
+@given(st.dictionaries(raw_names.map(lambda raw: "/" + paths.from_bytes(raw)), fingerprints.map(Fingerprint.token)))
 def test_a_manifest_is_read_back_exactly(tree: dict[str, str]) -> None:
     assert manifest.decode(manifest.encode(tree)) == tree
 

@@ -90,8 +90,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             target_base64=encoded,
             link_group=link_group,
             xattrs={
-                paths.to_json(key)[0]: base64.b64encode(value).decode("ascii")
-                for key, value in fingerprint.xattrs
+                paths.to_json(key)[0]: base64.b64encode(value).decode("ascii") for key, value in fingerprint.xattrs
             },
             rdev=fingerprint.rdev,
         )

@@ -103,9 +103,7 @@ def parse(token: Token) -> Fingerprint:
         FluxError: ``internal`` if it is malformed (a damaged ``base.json``).
     """
     try:
-        (letter, mode, uid, gid, size, mtime, ctime, inode, links, rdev, target, xattrs, digest) = (
-            token.split(" ")
-        )
+        (letter, mode, uid, gid, size, mtime, ctime, inode, links, rdev, target, xattrs, digest) = token.split(" ")
         return Fingerprint(
             type=TYPES[letter],
             mode=int(mode, 8),
@@ -122,9 +120,7 @@ def parse(token: Token) -> Fingerprint:
             digest=None if digest == _NONE else digest,
         )
     except (ValueError, KeyError) as error:
-        raise FluxError(
-            Code.INTERNAL, f"cannot read a manifest: damaged fingerprint {token[:80]!r}"
-        ) from error
+        raise FluxError(Code.INTERNAL, f"cannot read a manifest: damaged fingerprint {token[:80]!r}") from error
 
 
 def _parse_xattrs(text: str) -> tuple[tuple[str, bytes], ...]:

@@ -15,7 +15,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     """A request whose unknown fields are errors."""
 
 
-class MountRequest(Request, frozen=True):
+class MountRequest(Request):
     """A read-only directory to add: host ``source`` at ``target`` inside."""
 
     source: str

@@ -49,15 +49,11 @@ class Files(Protocol):
         """Rename, replacing what has the new name."""
         ...
 
-    def rename_new(
-        self, step: Point, source_directory: int, source_name: str, directory: int, name: str
-    ) -> None:
+    def rename_new(self, step: Point, source_directory: int, source_name: str, directory: int, name: str) -> None:
         """Rename (``RENAME_NOREPLACE``). Raises ``FileExistsError`` if the new name is taken."""
         ...
 
-    def exchange(
-        self, step: Point, source_directory: int, source_name: str, directory: int, name: str
-    ) -> None:
+    def exchange(self, step: Point, source_directory: int, source_name: str, directory: int, name: str) -> None:
         """Swap two names atomically (``RENAME_EXCHANGE``)."""
         ...
 
