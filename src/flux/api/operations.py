@@ -1,0 +1,357 @@
+"""The one table of operations. REST routes, OpenAPI, the HTTP client and the embedded client all derive from it.
+
+Routes are those of 20-sandboxes §3 and 30-speculation §7 and §9. To add an operation, add a function to ``api.calls``
+and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from flux.api import calls, queries, views
+from flux.core import requests
+from flux.core.errors import Code, FluxError
+
+if TYPE_CHECKING:
+    from flux.engine.engine import Engine
+
+Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
+Call: TypeAlias = Callable[["Engine", Any, calls.Arguments], Any]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing a caller can ask for.
+
+    ``path`` is the route; its ``{parameters}`` are ids, ``{path...}`` the rest of the route. ``reply`` is the type of
+    the JSON reply, ``None`` for bytes. ``upload`` tells that the request's body is bytes. ``open`` operations need no
+    credentials. ``errors`` are the refusals beyond those that every operation shares.
+    """
+
+    name: str
+    method: Method
+    path: str
+    summary: str
+    call: Call
+    request: type[requests.Request] | None = None
+    query: type[queries.Query] | None = None
+    reply: Any = None
+    status: int = 200
+    upload: bool = False
+    idempotent_by_key: bool = False
+    open: bool = False
+    errors: tuple[Code, ...] = ()
+
+
+SANDBOX = "/v1/sandboxes/{sandbox}"
+CHANGESET = SANDBOX + "/changesets/{changeset}"
+_RUNS = (Code.TOO_LARGE, Code.EXHAUSTED, Code.CONFLICT)
+_DECIDES = (Code.ILLEGAL_STATE, Code.CONFLICT, Code.EXPIRED)
+
+_TABLE = (
+    Operation(
+        name="sandbox.create",
+        method="POST",
+        path="/v1/sandboxes",
+        summary="Create a sandbox",
+        call=calls.create_sandbox,
+        request=requests.CreateSandbox,
+        reply=views.SandboxView,
+        status=201,
+        idempotent_by_key=True,
+        errors=(Code.ALREADY_EXISTS, Code.CONFLICT, Code.EXHAUSTED),
+    ),
+    Operation(
+        name="sandbox.list",
+        method="GET",
+        path="/v1/sandboxes",
+        summary="List the sandboxes, newest first",
+        call=calls.list_sandboxes,
+        query=queries.PageQuery,
+        reply=views.SandboxPage,
+    ),
+    Operation(
+        name="sandbox.get",
+        method="GET",
+        path=SANDBOX,
+        summary="Get a sandbox by id or name",
+        call=calls.get_sandbox,
+        reply=views.SandboxView,
+    ),
+    Operation(
+        name="sandbox.delete",
+        method="DELETE",
+        path=SANDBOX,
+        summary="Delete a sandbox; its open changesets are rejected",
+        call=calls.delete_sandbox,
+        reply=views.Deleted,
+        errors=(Code.CONFLICT,),
+    ),
+    Operation(
+        name="sandbox.exec",
+        method="POST",
+        path=SANDBOX + "/exec",
+        summary="Run a command in the real sandbox",
+        call=calls.execute,
+        request=requests.Exec,
+        reply=views.ExecView,
+        errors=(Code.EXHAUSTED, Code.CONFLICT),
+    ),
+    Operation(
+        name="files.read",
+        method="GET",
+        path=SANDBOX + "/files",
+        summary="Read a file",
+        call=calls.read_file,
+        query=queries.PathQuery,
+    ),
+    Operation(
+        name="files.write",
+        method="PUT",
+        path=SANDBOX + "/files",
+        summary="Write a file as a whole; its directories are created",
+        call=calls.write_file,
+        query=queries.WriteQuery,
+        reply=views.Written,
+        upload=True,
+        errors=(Code.TOO_LARGE, Code.EXHAUSTED, Code.CONFLICT),
+    ),
+    Operation(
+        name="files.list",
+        method="GET",
+        path=SANDBOX + "/files/list",
+        summary="List a directory",
+        call=calls.list_directory,
+        query=queries.PathQuery,
+        reply=views.Listing,
+    ),
+    Operation(
+        name="sandbox.baseline",
+        method="POST",
+        path=SANDBOX + "/baseline",
+        summary="Remember the tree as it is now, for later comparison",
+        call=calls.baseline,
+        reply=views.BaselineView,
+        errors=(Code.CONFLICT, Code.TOO_LARGE),
+    ),
+    Operation(
+        name="sandbox.changes",
+        method="GET",
+        path=SANDBOX + "/changes",
+        summary="What changed since the baseline",
+        call=calls.changes,
+        query=queries.ScopeQuery,
+        reply=views.ChangesView,
+        errors=(Code.CONFLICT,),
+    ),
+    Operation(
+        name="sandbox.dry-run",
+        method="POST",
+        path=SANDBOX + "/dry-run",
+        summary="Run a command in a throwaway copy, report what it changed, keep nothing",
+        call=calls.dry_run,
+        request=requests.DryRun,
+        reply=views.DryRunView,
+        errors=_RUNS,
+    ),
+    Operation(
+        name="sandbox.speculate",
+        method="POST",
+        path=SANDBOX + "/speculate",
+        summary="Run a command in a throwaway copy and stage what it changed as a changeset",
+        call=calls.speculate,
+        request=requests.Speculate,
+        reply=views.ChangesetView,
+        status=201,
+        errors=_RUNS,
+    ),
+    Operation(
+        name="changeset.list",
+        method="GET",
+        path=SANDBOX + "/changesets",
+        summary="List the changesets of a sandbox, newest first, without their entries",
+        call=calls.list_changesets,
+        query=queries.PageQuery,
+        reply=views.ChangesetPage,
+    ),
+    Operation(
+        name="changeset.get",
+        method="GET",
+        path=CHANGESET,
+        summary="Get a changeset",
+        call=calls.get_changeset,
+        reply=views.ChangesetView,
+    ),
+    Operation(
+        name="changeset.diff",
+        method="GET",
+        path=CHANGESET + "/diff",
+        summary="Unified text diffs of a changeset's files",
+        call=calls.diff,
+        query=queries.ScopeQuery,
+        reply=views.DiffView,
+    ),
+    Operation(
+        name="changeset.file",
+        method="GET",
+        path=CHANGESET + "/files/{path...}",
+        summary="Read the staged content of one file",
+        call=calls.changeset_file,
+        errors=(Code.ILLEGAL_STATE, Code.NOT_APPLICABLE),
+    ),
+    Operation(
+        name="changeset.approve",
+        method="POST",
+        path=CHANGESET + "/approve",
+        summary="Approve a changeset, or the part of it that `only` names",
+        call=calls.approve,
+        request=requests.Approve,
+        reply=views.ChangesetView,
+        errors=_DECIDES,
+    ),
+    Operation(
+        name="changeset.reject",
+        method="POST",
+        path=CHANGESET + "/reject",
+        summary="Reject a changeset; its staged contents are dropped",
+        call=calls.reject,
+        request=requests.Decide,
+        reply=views.ChangesetView,
+        errors=_DECIDES,
+    ),
+    Operation(
+        name="changeset.apply",
+        method="POST",
+        path=CHANGESET + "/apply",
+        summary="Apply an approved changeset to the real sandbox",
+        call=calls.apply,
+        request=requests.Decide,
+        reply=views.ChangesetView,
+        errors=(*_DECIDES, Code.NOT_APPLICABLE, Code.EXHAUSTED),
+    ),
+    Operation(
+        name="changeset.revert",
+        method="POST",
+        path=CHANGESET + "/revert",
+        summary="Make a pending changeset that holds the inverse of an applied one",
+        call=calls.revert,
+        request=requests.Decide,
+        reply=views.ChangesetView,
+        status=201,
+        errors=(*_DECIDES, Code.NOT_APPLICABLE, Code.EXHAUSTED),
+    ),
+    Operation(
+        name="changeset.rerun",
+        method="POST",
+        path=CHANGESET + "/rerun",
+        summary="Repeat the command on the current base; the new changeset supersedes this one",
+        call=calls.rerun,
+        request=requests.Decide,
+        reply=views.ChangesetView,
+        status=201,
+        errors=(*_RUNS, Code.ILLEGAL_STATE),
+    ),
+    Operation(
+        name="changeset.compare",
+        method="GET",
+        path=SANDBOX + "/compare",
+        summary="Compare changesets of one sandbox side by side",
+        call=calls.compare,
+        query=queries.CompareQuery,
+        reply=views.Comparison,
+    ),
+    Operation(
+        name="changeset.export",
+        method="GET",
+        path=CHANGESET + "/export",
+        summary="Write a changeset out as a patch or a tar archive",
+        call=calls.export,
+        query=queries.ExportQuery,
+        errors=(Code.ILLEGAL_STATE, Code.NOT_APPLICABLE),
+    ),
+    Operation(
+        name="changeset.wait",
+        method="GET",
+        path=CHANGESET + "/wait",
+        summary="Wait until a changeset is no longer pending, or the time is over",
+        call=calls.wait,
+        query=queries.WaitQuery,
+        reply=views.ChangesetView,
+    ),
+    Operation(
+        name="audit.list",
+        method="GET",
+        path="/v1/audit",
+        summary="List audit lines, oldest first",
+        call=calls.audit,
+        query=queries.AuditQuery,
+        reply=views.AuditPage,
+    ),
+    Operation(
+        name="keys.create",
+        method="POST",
+        path="/v1/keys",
+        summary="Issue a key; its secret is in this reply and nowhere else",
+        call=calls.create_key,
+        request=requests.CreateKey,
+        reply=views.NewKey,
+        status=201,
+        errors=(Code.ALREADY_EXISTS,),
+    ),
+    Operation(
+        name="keys.list",
+        method="GET",
+        path="/v1/keys",
+        summary="List the keys, without their secrets",
+        call=calls.list_keys,
+        reply=views.KeyList,
+    ),
+    Operation(
+        name="keys.revoke",
+        method="DELETE",
+        path="/v1/keys/{key}",
+        summary="Revoke a key by id or name",
+        call=calls.revoke_key,
+        reply=views.KeyView,
+    ),
+    Operation(
+        name="doctor",
+        method="GET",
+        path="/v1/doctor",
+        summary="What works on this machine, why not, and what would fix it",
+        call=calls.doctor,
+        reply=views.Findings,
+    ),
+    Operation(
+        name="health",
+        method="GET",
+        path="/healthz",
+        summary="Tell that the engine answers",
+        call=calls.health,
+        reply=views.Health,
+        open=True,
+    ),
+)
+
+OPERATIONS = MappingProxyType({operation.name: operation for operation in _TABLE})
+
+
+def operation_named(name: str) -> Operation:
+    """Return the operation of that name.
+
+    Raises:
+        FluxError: ``internal``; callers name operations in their code, users do not.
+    """
+    try:
+        return OPERATIONS[name]
+    except KeyError:
+        raise FluxError(Code.INTERNAL, f"cannot call {name!r}: there is no such operation") from None
+
+
+def parameters(path: str) -> Iterable[str]:
+    """Return the names of the parameters in a route."""
+    parts = (part for part in path.split("/") if part.startswith("{"))
+    return [part.strip("{}").removesuffix("...") for part in parts]
