@@ -1,0 +1,61 @@
+# Everything that people and CI run. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export HOME := $(or $(HOME),$(CURDIR)/.cache/home)
+export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+CODE := src tests benches scripts setup.py
+
+.PHONY: help setup setup-run demo test style crash fmt lint types arch bench docs requirements clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 16
+
+setup:  ## make this checkout ready for work: system packages, .venv, native parts
+	@scripts/setup.sh dev </dev/null
+
+setup-run:  ## the same with only what Flux itself needs
+	@scripts/setup.sh run </dev/null
+
+demo: setup-run  ## speculate, review, apply and revert in a throwaway directory
+	@scripts/demo.sh
+
+test: setup  ## the quick tests, a few minutes
+	$(PYTEST) -n 2 --dist loadfile -m "not slow" $(ARGS)
+
+style: setup  ## only the tests of the house rules
+	$(PYTEST) tests/style $(ARGS)
+
+crash: setup  ## the slow sweeps: kill, full disk and I/O error at every step
+	$(PYTEST) -n 2 --dist loadfile -m slow $(ARGS)
+
+fmt: setup  ## format the code
+	$(PYTHON) -m ruff check -q --fix $(CODE)
+	$(PYTHON) -m ruff format -q $(CODE)
+
+lint: setup  ## check style and format
+	$(PYTHON) -m ruff check $(CODE)
+	$(PYTHON) -m ruff format --check $(CODE)
+
+types: setup  ## check types, strictly
+	$(PYTHON) -m mypy --strict src/flux scripts benches
+
+arch: setup  ## check that imports go one way
+	.venv/bin/lint-imports
+
+bench: setup  ## measured comparisons; each prints a ratio
+	$(PYTHON) benches/run.py $(ARGS)
+
+docs: setup  ## write the generated pages anew
+	$(PYTHON) scripts/reference.py
+	$(PYTHON) scripts/diagrams.py
+
+requirements: setup  ## pin requirements/*.in anew
+	scripts/requirements.sh
+
+clean:  ## remove everything that was built
+	rm -rf .venv .cache build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -f src/flux/trees/_native*.so src/flux/substrates/procbox/_launcher
+	find src tests benches scripts -name __pycache__ -prune -exec rm -rf {} +
