@@ -6,7 +6,6 @@ import base64
 
 from flux.core.changeset import Output
 
-
 KEPT_BYTES = 64 * 1024
 _LONGEST_CHARACTER = 4
 

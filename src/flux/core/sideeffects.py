@@ -10,9 +10,7 @@ from flux.core.policy import Egress
 UNKNOWN = "external effects are unknown"
 
 
-def report(
-    egress: Egress, *, enforced: bool, observed: Sequence[Flow] | None, changes: int, place: str
-) -> SideEffects:
+def report(egress: Egress, *, enforced: bool, observed: Sequence[Flow] | None, changes: int, place: str) -> SideEffects:
     """Build the report of one run; it never claims more than is known.
 
     Args:
