@@ -1,0 +1,110 @@
+"""Who may do what: one table from operation to roles, and who sees whose sandboxes (20-sandboxes §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+import msgspec
+
+from flux.core.errors import Code, FluxError
+
+
+class Role(StrEnum):
+    """What a caller is allowed to do."""
+
+    ADMIN = "admin"
+    REVIEWER = "reviewer"
+    AGENT = "agent"
+    USER = "user"
+
+
+class Actor(msgspec.Struct, frozen=True, kw_only=True):
+    """Who calls: ``name`` for the record, the ``role``, and the key's id if a key stands behind it."""
+
+    name: str
+    role: Role
+    key_id: str | None = None
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key without its secret. Times in wall-clock seconds since the epoch."""
+
+    id: str
+    name: str
+    role: Role
+    created_at: float
+    revoked_at: float | None = None
+
+
+#: Flux itself, as the actor of what happens without a caller (expiry, recovery).
+SYSTEM = Actor(name="flux", role=Role.ADMIN)
+
+_ADMIN = frozenset({Role.ADMIN})
+_DECIDERS = _ADMIN | {Role.REVIEWER}
+_OWNERS = _ADMIN | {Role.AGENT, Role.USER}
+_SPECULATORS = _ADMIN | {Role.AGENT}
+_READERS = _DECIDERS | {Role.AGENT}
+_EVERYONE = frozenset(Role)
+
+ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
+    {
+        "sandbox.create": _OWNERS,
+        "sandbox.list": _EVERYONE,
+        "sandbox.get": _EVERYONE,
+        "sandbox.delete": _OWNERS,
+        "sandbox.exec": _OWNERS,
+        "sandbox.baseline": _OWNERS,
+        "sandbox.changes": _EVERYONE,
+        "sandbox.dry-run": _OWNERS,
+        "sandbox.speculate": _SPECULATORS,
+        "files.read": _EVERYONE,
+        "files.write": _OWNERS,
+        "files.list": _EVERYONE,
+        "changeset.list": _READERS,
+        "changeset.get": _READERS,
+        "changeset.diff": _READERS,
+        "changeset.file": _READERS,
+        "changeset.compare": _READERS,
+        "changeset.export": _READERS,
+        "changeset.wait": _READERS,
+        "changeset.approve": _DECIDERS,
+        "changeset.reject": _DECIDERS,
+        "changeset.apply": _DECIDERS,
+        "changeset.revert": _DECIDERS,
+        "changeset.rerun": _DECIDERS,
+        "audit.list": _DECIDERS,
+        "keys.create": _ADMIN,
+        "keys.list": _ADMIN,
+        "keys.revoke": _ADMIN,
+        "doctor": _ADMIN,
+        "health": _EVERYONE,
+    }
+)
+
+
+def permit(actor: Actor, operation: str) -> None:
+    """Let the call pass if the actor's role may do ``operation``.
+
+    Raises:
+        FluxError: ``denied``, naming the roles that may.
+    """
+    roles = ROLES[operation]
+    if actor.role not in roles:
+        raise FluxError(
+            Code.DENIED,
+            f"cannot do {operation} with the role {actor.role}: it is for {', '.join(sorted(roles))}; "
+            "use a key of such a role",
+            {"operation": operation, "role": actor.role, "allowed": sorted(roles)},
+        )
+
+
+def sees_all(actor: Actor) -> bool:
+    """Tell whether the actor sees every sandbox, or only those that its own key created."""
+    return actor.role in _DECIDERS
+
+
+def sees(actor: Actor, owner: str | None) -> bool:
+    """Tell whether the actor sees what belongs to ``owner`` (a key's id; ``None``: made without a key)."""
+    return sees_all(actor) or (owner is not None and owner == actor.key_id)

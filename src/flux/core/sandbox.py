@@ -1,0 +1,109 @@
+"""Sandboxes as values: what is remembered of one, and the states of its life (20-sandboxes §2)."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from flux.core.errors import Code, FluxError
+from flux.core.paths import printable
+
+Layout = Literal["bound", "managed"]
+
+#: Where a bound workspace is mounted, and what is private beside it.
+WORK = "/work"
+HOME = "/home/user"
+TEMPORARY = "/tmp"  # noqa: S108 - a path inside a sandbox
+RESERVED_TARGETS = (WORK, "/home", TEMPORARY, "/proc", "/sys", "/dev", "/run")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class SandboxState(StrEnum):
+    """Where a sandbox is in its life. A ``deleting`` one is gone for its users; recovery finishes the work."""
+
+    RUNNING = "running"
+    DELETING = "deleting"
+
+
+class SandboxMount(msgspec.Struct, frozen=True, kw_only=True):
+    """A read-only directory of the host (``source``) that the sandbox sees at ``target``; both absolute."""
+
+    source: str
+    target: str
+
+
+class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of one sandbox. Sizes in MiB, times in wall-clock seconds since the epoch.
+
+    ``workspace`` is the bound directory, ``None`` for a managed sandbox over ``template`` (a host directory).
+    ``root_device`` and ``root_inode`` identify the workspace's directory as it was at creation. ``owner`` is the id of
+    the key that created it. ``expires_boot_ns`` with ``boot_id`` measures the time-out within one boot.
+    """
+
+    id: str
+    kind: str
+    layout: Layout
+    state: SandboxState
+    created_at: float
+    root_device: int
+    root_inode: int
+    name: str | None = None
+    workspace: str | None = None
+    template: str | None = None
+    net_ports: tuple[int, ...] = ()
+    mounts: tuple[SandboxMount, ...] = ()
+    environment: dict[str, str] = {}
+    memory_mib: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    ttl_seconds: int | None = None
+    expires_at: float | None = None
+    boot_id: str = ""
+    expires_boot_ns: int = 0
+    on_timeout: Literal["kill"] = "kill"
+    metadata: dict[str, str] = {}
+    owner: str | None = None
+    baseline_at: float | None = None
+
+    @property
+    def place(self) -> str:
+        """The workspace as the sandbox's own processes name it."""
+        return WORK if self.layout == "bound" else "/"
+
+
+def checked_name(name: str | None) -> str | None:
+    """Return a sandbox's name if it is one.
+
+    Raises:
+        FluxError: ``invalid``.
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise FluxError(
+            Code.INVALID,
+            f"cannot name a sandbox {printable(name)[:80]!r}: a name has 1 to 63 letters, digits, dots, dashes or "
+            "underscores and starts with a letter or digit",
+            {"field": "name"},
+        )
+    return name
+
+
+def checked_environment(environment: dict[str, str]) -> dict[str, str]:
+    """Return environment variables that a program can be given.
+
+    Raises:
+        FluxError: ``invalid``, naming the variable.
+    """
+    for key, value in environment.items():
+        if not _VARIABLE.fullmatch(key) or "\0" in value:
+            raise FluxError(
+                Code.INVALID,
+                f"cannot set the environment variable {printable(key)[:80]!r}: a name has letters, digits and "
+                "underscores only, a value no NUL byte",
+                {"field": "environment"},
+            )
+    return environment

@@ -1,0 +1,34 @@
+"""Where the engine tells how it is doing, so that metrics are no concern of its own (20-sandboxes §6)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Observer(Protocol):
+    """Hears of every operation and of what is counted."""
+
+    def operation(self, name: str, outcome: str, seconds: float) -> None:
+        """Hear that an operation ended: its ``outcome`` is ``ok`` or an error's code, its latency in seconds."""
+        ...
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Hear that something happened ``amount`` times (``conflicts``, ``staged_bytes``)."""
+        ...
+
+    def gauge(self, name: str, value: float) -> None:
+        """Hear how much of something there is now (``live_sandboxes``)."""
+        ...
+
+
+class Unobserved:
+    """Hears and forgets."""
+
+    def operation(self, name: str, outcome: str, seconds: float) -> None:
+        """Forget it."""
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Forget it."""
+
+    def gauge(self, name: str, value: float) -> None:
+        """Forget it."""
