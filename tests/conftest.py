@@ -1,0 +1,25 @@
+"""What every test stands on: nothing of the user's own configuration, and property tests that mind a busy machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Two shared cores make any deadline a coin toss; a failure prints what reproduces it.
+settings.register_profile("flux", deadline=None, print_blob=True)
+settings.load_profile("flux")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the test a home of its own and no ``FLUX_`` variable, so that it cannot read or write the user's state."""
+    for name in [name for name in os.environ if name.startswith("FLUX_")]:
+        monkeypatch.delenv(name)
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    return home
