@@ -14,11 +14,37 @@ Rule = Callable[[str, ast.Call], bool]
 
 CHANGING_OS = {
     f"os.{name}"
-    for name in (
-        "chmod chown copy_file_range fchmod fchown fdatasync fsync ftruncate lchown link makedirs mkdir mkfifo mknod "
-        "pwrite remove removedirs removexattr rename renames replace rmdir sendfile setxattr symlink truncate unlink "
-        "utime write"
-    ).split()
+    for name in [
+        "chmod",
+        "chown",
+        "copy_file_range",
+        "fchmod",
+        "fchown",
+        "fdatasync",
+        "fsync",
+        "ftruncate",
+        "lchown",
+        "link",
+        "makedirs",
+        "mkdir",
+        "mkfifo",
+        "mknod",
+        "pwrite",
+        "remove",
+        "removedirs",
+        "removexattr",
+        "rename",
+        "renames",
+        "replace",
+        "rmdir",
+        "sendfile",
+        "setxattr",
+        "symlink",
+        "truncate",
+        "unlink",
+        "utime",
+        "write",
+    ]
 }
 CHANGING_PATH = {"hardlink_to", "mkdir", "rmdir", "symlink_to", "touch", "write_bytes", "write_text"}
 WALL_CLOCK = {"time.time", "time.time_ns", "time.clock_gettime", "date.today", "datetime.now", "datetime.utcnow"}
