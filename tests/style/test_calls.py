@@ -12,47 +12,17 @@ from tests.style import house
 
 Rule = Callable[[str, ast.Call], bool]
 
-CHANGING_OS = {
-    f"os.{name}"
-    for name in [
-        "chmod",
-        "chown",
-        "copy_file_range",
-        "fchmod",
-        "fchown",
-        "fdatasync",
-        "fsync",
-        "ftruncate",
-        "lchown",
-        "link",
-        "makedirs",
-        "mkdir",
-        "mkfifo",
-        "mknod",
-        "pwrite",
-        "remove",
-        "removedirs",
-        "removexattr",
-        "rename",
-        "renames",
-        "replace",
-        "rmdir",
-        "sendfile",
-        "setxattr",
-        "symlink",
-        "truncate",
-        "unlink",
-        "utime",
-        "write",
-    ]
-}
+CHANGING_OS = """
+chmod chown copy_file_range fchmod fchown fdatasync fsync ftruncate lchown link makedirs mkdir mkfifo mknod
+pwrite remove removedirs removexattr rename renames replace rmdir sendfile setxattr symlink truncate unlink utime write
+"""
 CHANGING_PATH = {"hardlink_to", "mkdir", "rmdir", "symlink_to", "touch", "write_bytes", "write_text"}
 WALL_CLOCK = {"time.time", "time.time_ns", "time.clock_gettime", "date.today", "datetime.now", "datetime.utcnow"}
 
 
 def changes_files(name: str, call: ast.Call) -> bool:
     """Tell whether a call changes a file system by itself."""
-    if name in CHANGING_OS or name.startswith("shutil."):
+    if name.startswith("shutil.") or (name.startswith("os.") and name[3:] in CHANGING_OS.split()):
         return True
     if name == "os.open":
         return any(isinstance(node, ast.Attribute) and node.attr == "O_CREAT" for node in ast.walk(call))
