@@ -14,6 +14,7 @@ import msgspec
 
 from flux.api import calls, queries, views
 from flux.core import requests
+from flux.core.access import ROLES, Role
 from flux.core.errors import Code, FluxError
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     idempotent_by_key: bool = False
     open: bool = False
     errors: tuple[Code, ...] = ()
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """Who may call it: the engine's own table (20-sandboxes §4)."""
+        return ROLES[self.name]
 
 
 SANDBOX = "/v1/sandboxes/{sandbox}"

@@ -25,13 +25,15 @@ class PageQuery(Query):
 
 
 class AuditQuery(PageQuery):
-    """Which audit lines. ``since`` is an RFC 3339 time."""
+    """Which audit lines. ``since`` is an RFC 3339 time. With ``wait_seconds`` an empty page waits for its first line;
+    without a ``cursor`` it then begins at the end of the log."""
 
     sandbox_id: str | None = None
-    changeset_id: str | None = None
+    changeset: str | None = None
     event: str | None = None
     actor: str | None = None
     since: str | None = None
+    wait_seconds: WaitSeconds = 0.0
 
 
 class PathQuery(Query):

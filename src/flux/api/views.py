@@ -1,50 +1,38 @@
 """What callers see: the JSON forms of the engine's results, the same for REST, ``--json`` and the embedded client.
 
-Each view is a struct, so that OpenAPI's schemas are read off it and a large changeset is encoded once, straight from
+The functions that make them of the engine's results are in ``api.present``. Each view is a struct, so that OpenAPI's schemas are read off it and a large changeset is encoded once, straight from
 the structs. Times are RFC 3339 in UTC. Bytes that are not UTF-8 travel as a printable form beside a ``…_base64`` field
 that is there only then (30-speculation §2).
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from flux.core.access import Role
 from flux.core.changeset import (
+    ChangeKind,
     Changes,
-    Changeset,
     ConflictScope,
     Discarded,
+    Entry,
     Noted,
-    Output,
     RunVia,
     SideEffects,
     State,
     Unstaged,
 )
-
-if TYPE_CHECKING:
-    from flux.engine import results
+from flux.ports.substrate import Check
 
 
-def rfc3339(seconds: float) -> str:
-    """Return a wall-clock time as text: ``2024-05-01T12:00:00.000Z``."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def optional_rfc3339(seconds: float | None) -> str | None:
-    """Return a wall-clock time as text, or nothing."""
-    return None if seconds is None else rfc3339(seconds)
-
-
-class View(msgspec.Struct, kw_only=True, frozen=True):
+class View(msgspec.Struct, frozen=True):
     """A JSON object of a reply."""
 
 
-class ErrorView(View):
+class ErrorView(View, kw_only=True):
     """The shape of every refusal and failure."""
 
     code: str
@@ -52,14 +40,14 @@ class ErrorView(View):
     details: dict[str, Any]
 
 
-class Deleted(View):
+class Deleted(View, kw_only=True):
     """What was deleted."""
 
     id: str
     deleted: bool = True
 
 
-class OutputFields(View):
+class OutputFields(View, kw_only=True):
     """Captured output as text; ``…_base64`` holds the exact kept bytes where they are not UTF-8."""
 
     stdout: str
@@ -70,19 +58,7 @@ class OutputFields(View):
     stderr_bytes: int
 
 
-def output_fields(stdout: Output, stderr: Output) -> dict[str, Any]:
-    """Return the fields of ``OutputFields``."""
-    return {
-        "stdout": stdout.text,
-        "stderr": stderr.text,
-        "stdout_base64": stdout.base64 or UNSET,
-        "stderr_base64": stderr.base64 or UNSET,
-        "stdout_bytes": stdout.size,
-        "stderr_bytes": stderr.size,
-    }
-
-
-class ChangesetSummary(View):
+class ChangesetSummary(View, kw_only=True):
     """A changeset in a list: what is needed to choose one, without its entries and output."""
 
     id: str
@@ -159,29 +135,210 @@ class ChangesetView(OutputFields):
     reverted_by: str | None
 
 
-class ChangesetPage(View):
+class ChangesetPage(View, kw_only=True):
     """One page of changesets, newest first."""
 
     items: list[ChangesetSummary]
     next_cursor: str | None
 
 
-_TIMES = ("created_at", "expires_at", "decided_at", "applied_at", "finished_at")
+class MountView(View, kw_only=True):
+    """A read-only directory of the host that a sandbox sees."""
+
+    source: str
+    target: str
 
 
-def _shared_fields(view: type[View], record: Changeset) -> dict[str, Any]:
-    """Return the fields that a view has under the record's own names, with times as text."""
-    names = set(view.__struct_fields__) & set(record.__struct_fields__) - {"stdout", "stderr"}
-    fields = {name: getattr(record, name) for name in names}
-    return {name: optional_rfc3339(value) if name in _TIMES else value for name, value in fields.items()}
+class SandboxView(View, kw_only=True):
+    """A sandbox. Sizes in MiB. ``workspace`` is the bound directory, ``place`` where the sandbox itself sees it."""
+
+    id: str
+    name: str | None
+    kind: str
+    layout: str
+    state: str
+    workspace: str | None
+    template: str | None
+    place: str
+    net_ports: list[int]
+    mounts: list[MountView]
+    environment: dict[str, str]
+    memory_mib: int | None
+    cpus: float | None
+    pids: int | None
+    created_at: str
+    expires_at: str | None
+    ttl_seconds: int | None
+    on_timeout: str
+    metadata: dict[str, str]
+    owner: str | None
+    baseline_at: str | None
 
 
-def changeset_summary(record: Changeset) -> ChangesetSummary:
-    """Return the list form of a changeset."""
-    return ChangesetSummary(**_shared_fields(ChangesetSummary, record), unstaged_count=len(record.unstaged))
+class SandboxPage(View, kw_only=True):
+    """One page of sandboxes, newest first."""
+
+    items: list[SandboxView]
+    next_cursor: str | None
 
 
-def changeset_view(record: Changeset, changes: Changes) -> ChangesetView:
-    """Return the full form of a changeset."""
-    output = output_fields(record.stdout, record.stderr)
-    return ChangesetView(**_shared_fields(ChangesetView, record), **output, changes=changes)
+class ExecView(OutputFields):
+    """How a command ended, with its output. Exactly one of ``exit_code`` and ``signal`` is set."""
+
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    duration_ms: int
+
+
+class Written(View, kw_only=True):
+    """A file that was written: where, and how many bytes. ``path_base64`` holds the exact bytes of an odd name."""
+
+    path: str
+    size: int
+    path_base64: str | UnsetType = UNSET
+
+
+class ListedEntry(View, kw_only=True):
+    """One entry of a directory."""
+
+    name: str
+    entry: Entry
+    name_base64: str | UnsetType = UNSET
+
+
+class Listing(View, kw_only=True):
+    """A directory's entries, sorted by name."""
+
+    path: str
+    entries: list[ListedEntry]
+    path_base64: str | UnsetType = UNSET
+
+
+class BaselineView(View, kw_only=True):
+    """The remembered tree: when, how many entries, and their ``size`` in bytes."""
+
+    sandbox_id: str
+    created_at: str
+    entries: int
+    size: int
+    not_captured: list[Noted]
+
+
+class ChangesView(View, kw_only=True):
+    """What changed since the baseline."""
+
+    sandbox_id: str
+    counts: dict[str, int]
+    changes: Changes
+
+
+class DryRunView(OutputFields):
+    """What a command did in a throwaway copy of which nothing was kept."""
+
+    sandbox_id: str
+    command: str
+    copy_engine: str
+    copy_engine_reason: str
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    duration_ms: int
+    counts: dict[str, int]
+    changes: Changes
+    unstaged: list[Unstaged]
+    skipped: list[Noted]
+    not_captured: list[Noted]
+    discarded: list[Discarded]
+    side_effects: SideEffects
+    base_changed_during_run: bool
+    base_changes: list[str]
+
+
+class FileDiffView(View, kw_only=True):
+    """One entry's difference: a unified diff as ``text``, or a ``note`` that says why there is none to show."""
+
+    path: str
+    kind: ChangeKind
+    before: Entry | None
+    after: Entry | None
+    text: str | None
+    note: str | None
+    path_base64: str | UnsetType = UNSET
+
+
+class DiffView(View, kw_only=True):
+    """The differences of a changeset's entries, sorted by path."""
+
+    changeset_id: str
+    files: list[FileDiffView]
+
+
+class ComparedEntry(View, kw_only=True):
+    """What each changeset (by id) makes of one path; a changeset that leaves it alone is absent."""
+
+    path: str
+    kinds: dict[str, ChangeKind]
+    after: dict[str, Entry | None]
+    same: bool
+    path_base64: str | UnsetType = UNSET
+
+
+class Comparison(View, kw_only=True):
+    """Changesets of one sandbox side by side, entries sorted by path."""
+
+    changesets: list[ChangesetSummary]
+    entries: list[ComparedEntry]
+
+
+class KeyView(View, kw_only=True):
+    """A key without its secret."""
+
+    id: str
+    name: str
+    role: Role
+    created_at: str
+    revoked_at: str | None
+
+
+class NewKey(View, kw_only=True):
+    """A key just made. ``key`` is the secret: it is shown here and never again."""
+
+    key: str
+    id: str
+    name: str
+    role: Role
+    created_at: str
+
+
+class KeyList(View, kw_only=True):
+    """All keys."""
+
+    items: list[KeyView]
+
+
+class AuditPage(View, kw_only=True):
+    """One page of audit lines, oldest first; ``next_cursor`` is always there: later lines come after it.
+
+    Each line has ``id``, ``time``, ``event``, ``actor``, ``role``, the ``sandbox_id`` (again as ``vm_id``) and
+    ``changeset`` it is about, and what else the event tells.
+    """
+
+    items: list[dict[str, Any]]
+    next_cursor: str | None
+
+
+class Findings(View, kw_only=True):
+    """What works on this machine. ``ok`` is false if something that is required does not."""
+
+    ok: bool
+    checks: list[Check]
+
+
+class Health(View, kw_only=True):
+    """That the engine answers, how many sandboxes there are and how many run."""
+
+    status: Literal["ok"]
+    version: str
+    sandboxes: int
+    running: int
