@@ -27,7 +27,13 @@ class Point(StrEnum):
     CHANGESET_PUBLISH = "changeset.publish"
     CHANGESET_STATE = "changeset.state"
     CHANGESET_DROP = "changeset.drop"
+    CHANGESET_DELETE = "changeset.delete"
     AUDIT_APPEND = "audit.append"
+    STATE_OPEN = "state.open"
+    SANDBOX_WRITE = "sandbox.write"
+    SANDBOX_DELETE = "sandbox.delete"
+    SCRATCH = "scratch.step"
+    FILE_WRITE = "file.write"
 
 
 Action = Callable[[Point], None]

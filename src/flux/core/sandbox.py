@@ -16,7 +16,7 @@ Layout = Literal["bound", "managed"]
 #: Where a bound workspace is mounted, and what is private beside it.
 WORK = "/work"
 HOME = "/home/user"
-TEMPORARY = "/tmp"  # noqa: S108 - a path inside a sandbox
+TEMPORARY = "/tmp"
 RESERVED_TARGETS = (WORK, "/home", TEMPORARY, "/proc", "/sys", "/dev", "/run")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

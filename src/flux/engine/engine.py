@@ -1,8 +1,8 @@
 """The engine: everything that can be asked of Flux, as one object. Each method is a doorway to a module beside it.
 
-All methods are synchronous and thread-safe and raise ``FluxError`` only. The first argument is who asks: the role must
-allow the operation (``denied``), and sandboxes of others do not exist for agents and users (``not_found``). A sandbox is
-named by its id or its name.
+All methods are synchronous and thread-safe and raise ``FluxError`` only. The first argument is who asks: the role
+must allow the operation (``denied``), and sandboxes of others do not exist for agents and users (``not_found``). A
+sandbox is named by its id or its name.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Engine:
             actor: who asks.
             sandbox: where.
             request: the command; its own stdin fields are not looked at.
-            stdin: a descriptor to read input from, the caller's to close; ``None`` makes a pipe (``RunningExec.stdin``).
+            stdin: a descriptor to read input from, the caller's; ``None`` makes a pipe (``RunningExec.stdin``).
             stdout: a descriptor to write to; ``None`` makes a pipe (``RunningExec.stdout``).
             stderr: as ``stdout``.
             terminal: give the command a terminal of this size instead; its master is ``RunningExec.terminal``.
@@ -248,7 +248,7 @@ class Engine:
     def wait_for_audit(
         self, actor: Actor, filters: AuditFilter, cursor: str | None, timeout_seconds: float
     ) -> Page[AuditEvent]:
-        """List the audit lines after ``cursor`` (``None``: the end of the log), waiting for the first if there are none."""
+        """List the audit lines after ``cursor`` (``None``: the log's end), waiting for the first if there are none."""
         with self._context.operation(actor, "audit.list"):
             return wait.wait_for_audit(self._context, filters, cursor, timeout_seconds)
 
@@ -287,7 +287,7 @@ class Engine:
         return recover.recover(self._context)
 
     def sweep(self) -> None:
-        """Expire and delete what is due. Also runs by itself on speculate, list and get; a daemon calls it now and then."""
+        """Expire and delete what is due; speculate, list and get do it too, a daemon calls it now and then."""
         sweep.sweep(self._context)
 
     def close(self) -> None:
