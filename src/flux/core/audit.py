@@ -13,7 +13,6 @@ class AuditKind(StrEnum):
 
     SANDBOX_CREATE = "sandbox.create"
     SANDBOX_DELETE = "sandbox.delete"
-    SANDBOX_EXPIRED = "sandbox.expired"
     SANDBOX_EXEC = "sandbox.exec"
     SANDBOX_WRITE = "sandbox.write"
     CHANGESET_CREATE = "changeset.create"

@@ -6,8 +6,9 @@ from enum import StrEnum
 
 import msgspec
 
+from flux.core.audit import AuditEvent
 from flux.core.changeset import FINAL, Changeset, State
-from flux.store.database import Transaction
+from flux.store.database import Moment, Transaction
 
 
 class Intent(StrEnum):
@@ -35,17 +36,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float
     boot_id: str
     expires_boot_ns: int
+    line: str | None = None
+
+    @property
+    def audit_line(self) -> AuditEvent | None:
+        """The audit line that the intent calls for."""
+        return None if self.line is None else msgspec.json.decode(self.line, type=AuditEvent)
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """Now, on every clock: wall-clock seconds, boot, nanoseconds since it."""
-
-    wall: float
-    boot_id: str
-    boot_ns: int
-
-
-_COLUMNS = "number, id, sandbox_id, owner, state, intent, expires_at, boot_id, expires_boot_ns"
+_COLUMNS = "number, id, sandbox_id, owner, state, intent, expires_at, boot_id, expires_boot_ns, line"
 _DUE = "((boot_id = ?1 AND expires_boot_ns <= ?2) OR (boot_id <> ?1 AND expires_at <= ?3))"
 _OVER = (
     "((finished_boot_id = ?1 AND finished_boot_ns + ?4 * 1000000000 <= ?2)"
@@ -53,35 +52,36 @@ _OVER = (
 )
 
 
-def insert(tx: Transaction, record: Changeset, *, owner: str | None, intent: Intent | None = Intent.CREATE) -> None:
-    """Add a row for a changeset that is about to be published."""
+def insert(tx: Transaction, record: Changeset, *, owner: str | None, line: AuditEvent | None) -> None:
+    """Add a row for a changeset that is about to be published; without a ``line``, for one that already is."""
     tx.execute(
         "INSERT INTO changesets (id, sandbox_id, owner, state, intent, expires_at, boot_id, expires_boot_ns,"
-        " finished_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " finished_at, line) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             record.id,
             record.sandbox_id,
             owner,
             record.state.value,
-            None if intent is None else intent.value,
+            None if line is None else Intent.CREATE.value,
             record.expires_at,
             record.boot_id,
             record.expires_boot_ns,
             record.finished_at,
+            _encode(line),
         ),
     )
 
 
-def intend(tx: Transaction, changeset_id: str, intent: Intent) -> None:
-    """Note what is about to be done."""
-    tx.execute("UPDATE changesets SET intent = ? WHERE id = ?", (intent.value, changeset_id))
+def intend(tx: Transaction, changeset_id: str, intent: Intent, line: AuditEvent | None = None) -> None:
+    """Note what is about to be done, and the audit line that it calls for."""
+    tx.execute("UPDATE changesets SET intent = ?, line = ? WHERE id = ?", (intent.value, _encode(line), changeset_id))
 
 
 def settle(tx: Transaction, record: Changeset, moment: Moment) -> None:
     """Bring a row in line with ``record`` and clear its intent."""
     finished = record.state in FINAL
     tx.execute(
-        "UPDATE changesets SET state = ?, intent = NULL, finished_at = ?,"
+        "UPDATE changesets SET state = ?, intent = NULL, line = NULL, finished_at = ?,"
         " finished_boot_id = coalesce(finished_boot_id, ?), finished_boot_ns = coalesce(finished_boot_ns, ?)"
         " WHERE id = ?",
         (
@@ -145,11 +145,8 @@ def over(tx: Transaction, moment: Moment, retention_seconds: int) -> list[Row]:
     return [_row(row) for row in rows]
 
 
-def is_due(row: Row, moment: Moment) -> bool:
-    """Tell whether a changeset's time is over: by the boot clock within its boot, by the wall clock after it."""
-    if row.boot_id == moment.boot_id:
-        return row.expires_boot_ns <= moment.boot_ns
-    return row.expires_at <= moment.wall
+def _encode(line: AuditEvent | None) -> str | None:
+    return None if line is None else msgspec.json.encode(line).decode()
 
 
 def _row(row: tuple[object, ...]) -> Row:

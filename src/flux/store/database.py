@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
+
 from flux.core.errors import Code, FluxError
 from flux.ports.clock import Clock
 
@@ -19,6 +21,18 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 10.0
 _PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF")
 _SPACE = ("disk is full", "disk I/O error")
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """Now, on every clock: wall-clock seconds since the epoch, which boot, nanoseconds since it."""
+
+    wall: float
+    boot_id: str
+    boot_ns: int
+
+    def after(self, boot_id: str, boot_ns: int, wall: float) -> bool:
+        """Tell whether a time is over: by the boot clock within its own boot, by the wall clock in a later one."""
+        return boot_ns <= self.boot_ns if boot_id == self.boot_id else wall <= self.wall
 
 
 class Transaction:

@@ -9,7 +9,7 @@ import msgspec
 
 from flux.core.errors import Code, FluxError
 from flux.core.sandbox import Sandbox, SandboxState
-from flux.store.database import Transaction
+from flux.store.database import Moment, Transaction
 
 _decoder = msgspec.json.Decoder(Sandbox)
 
@@ -22,8 +22,18 @@ def insert(tx: Transaction, sandbox: Sandbox) -> None:
     """
     try:
         tx.execute(
-            "INSERT INTO sandboxes (id, name, owner, state, record) VALUES (?, ?, ?, ?, ?)",
-            (sandbox.id, sandbox.name, sandbox.owner, sandbox.state.value, _encode(sandbox)),
+            "INSERT INTO sandboxes (id, name, owner, state, expires_at, boot_id, expires_boot_ns, record)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                sandbox.id,
+                sandbox.name,
+                sandbox.owner,
+                sandbox.state.value,
+                sandbox.expires_at,
+                sandbox.boot_id,
+                sandbox.expires_boot_ns,
+                _encode(sandbox),
+            ),
         )
     except sqlite3.IntegrityError as error:
         raise FluxError(
@@ -76,6 +86,21 @@ def in_state(tx: Transaction, state: SandboxState) -> Sequence[Sandbox]:
     """Return all sandboxes in a state, oldest first."""
     rows = tx.every("SELECT record FROM sandboxes WHERE state = ? ORDER BY number", (state.value,))
     return [_decoder.decode(record) for (record,) in rows]
+
+
+def due(tx: Transaction, moment: Moment) -> Sequence[Sandbox]:
+    """Return the sandboxes whose time-out has come."""
+    rows = tx.every(
+        "SELECT record FROM sandboxes WHERE state = 'running' AND expires_at IS NOT NULL AND"
+        " ((boot_id = ?1 AND expires_boot_ns <= ?2) OR (boot_id <> ?1 AND expires_at <= ?3))",
+        (moment.boot_id, moment.boot_ns, moment.wall),
+    )
+    return [_decoder.decode(record) for (record,) in rows]
+
+
+def ids(tx: Transaction) -> set[str]:
+    """Return the ids of all sandboxes, those being deleted too."""
+    return {row[0] for row in tx.every("SELECT id FROM sandboxes")}
 
 
 def count(tx: Transaction) -> int:

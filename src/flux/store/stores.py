@@ -5,8 +5,10 @@ from __future__ import annotations
 from flux.ports.clock import Clock
 from flux.ports.files import Files
 from flux.store.audit import Audit
+from flux.store.baselines import Baselines
 from flux.store.changesets import Changesets
 from flux.store.database import Database
+from flux.store.places import Places
 from flux.store.state import StateDirectory
 
 DATABASE = "flux.db"
@@ -26,6 +28,8 @@ class Stores:
         try:
             self.database = Database(f"{self.state.path}/{DATABASE}", clock)
             self.changesets = Changesets(self.state, files)
+            self.baselines = Baselines(self.state, files)
+            self.places = Places(self.state, files)
             self.audit = Audit(self.state, files)
         except BaseException:
             self.state.close()

@@ -5,11 +5,14 @@ CREATE TABLE sandboxes (
     name TEXT UNIQUE,
     owner TEXT,
     state TEXT NOT NULL CHECK (state IN ('running', 'deleting')),
+    expires_at REAL,
+    boot_id TEXT NOT NULL,
+    expires_boot_ns INTEGER NOT NULL,
     record TEXT NOT NULL
 ) STRICT;
 
--- An index of the changesets' meta.json files, which are the truth. An intent is set before a file changes and cleared
--- after its audit line is durable, so recovery looks only at rows that have one.
+-- An index of the changesets' meta.json files, which are the truth. An intent is set before a file changes, with the
+-- audit line that it calls for, and cleared when both are durable; recovery looks only at rows that have one.
 CREATE TABLE changesets (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
@@ -17,6 +20,7 @@ CREATE TABLE changesets (
     owner TEXT,
     state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'applied', 'rejected', 'expired', 'failed')),
     intent TEXT CHECK (intent IN ('create', 'approve', 'reject', 'expire', 'apply', 'fail', 'update', 'delete')),
+    line TEXT,
     expires_at REAL NOT NULL,
     boot_id TEXT NOT NULL,
     expires_boot_ns INTEGER NOT NULL,
