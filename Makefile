@@ -46,7 +46,7 @@ arch: setup  ## check that imports go one way
 	.venv/bin/lint-imports
 
 bench: setup  ## measured comparisons; each prints a ratio
-	$(PYTHON) benches/run.py $(ARGS)
+	$(PYTHON) -m benches.run $(ARGS)
 
 docs: setup  ## write the generated pages anew
 	$(PYTHON) scripts/reference.py
