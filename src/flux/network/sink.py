@@ -62,10 +62,11 @@ class TunSink:
             raise FluxError(Code.UNAVAILABLE, f"cannot watch a sandbox's network: {error}") from error
         return source
 
-    def forget(self, descriptor: int) -> None:
-        """Stop watching a descriptor that is about to be closed."""
+    def forget(self, descriptor: int, source: _Source) -> None:
+        """Stop watching a descriptor that is about to be closed, unless its number is another source's by now."""
         with self._lock:
-            if self._sources.pop(descriptor, None) is not None and self._poll is not None:
+            if self._sources.get(descriptor) is source and self._poll is not None:
+                del self._sources[descriptor]
                 self._resting.discard(descriptor)
                 with contextlib.suppress(OSError):
                     self._poll.unregister(descriptor)
@@ -81,9 +82,11 @@ class TunSink:
             ready = poll.poll(_REST_SECONDS if self._resting else None)
             for descriptor, _ in ready:
                 source = self._sources.get(descriptor)
-                turn = _Turn.READ if source is None else source.read(_TURN_PACKETS)
+                if source is None:
+                    continue
+                turn = source.read(_TURN_PACKETS)
                 if turn is _Turn.GONE:
-                    self.forget(descriptor)
+                    self.forget(descriptor, source)
                 elif turn is _Turn.FLOODED:
                     self._watch(poll, descriptor, rest=True)
             if self._resting and not ready:
@@ -119,7 +122,7 @@ class _Source:
         with self._lock:
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
-                self._sink.forget(descriptor)
+                self._sink.forget(descriptor, self)
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
 
