@@ -67,7 +67,7 @@ def test_the_architecture_page_is_short_and_true() -> None:
     text = (house.ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert text.count("\n") < ARCHITECTURE_LINES_MAX
     source = house.ROOT / "src/flux"
-    named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|\.c|/))`", text))
+    named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|/))`", text))
     gone = sorted(name for name in named if not ((source / name).exists() or (house.ROOT / name).exists()))
     assert not gone, house.report("names modules that are not there:", gone)
     packages = {path.parent.relative_to(source).as_posix() for path in house.python("src/flux") if path.name == "__init__.py"}
