@@ -1,0 +1,154 @@
+"""Lists and single things as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flux.cli.show import words
+from flux.cli.show.changeset import STATE_STYLES
+from flux.core.paths import printable
+
+Reply = Mapping[str, Any]
+Cell = str | Text
+
+
+def table(console: Console, titles: Sequence[str], rows: Iterable[Sequence[Cell]], *, empty: str) -> None:
+    """Print rows under titles, or a sentence when there are none."""
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in titles:
+        grid.add_column(title, overflow="fold")
+    count = 0
+    for row in rows:
+        grid.add_row(*row)
+        count += 1
+    console.print(grid if count else empty, soft_wrap=False)
+
+
+def record(console: Console, fields: Iterable[tuple[str, Cell]]) -> None:
+    """Print one thing's fields below each other."""
+    for name, value in fields:
+        console.print(Text.assemble((f"{name:<12}", "dim"), value))
+
+
+def sandboxes(console: Console, page: Reply) -> None:
+    """Print a list of sandboxes."""
+    rows = [
+        (
+            item["id"],
+            printable(item["name"] or ""),
+            item["kind"],
+            item["state"],
+            printable(item["workspace"] or f"template {item['template']}"),
+            words.local_time(item["created_at"]),
+        )
+        for item in page["items"]
+    ]
+    table(console, ("ID", "NAME", "KIND", "STATE", "WORKSPACE", "CREATED"), rows, empty="There is no sandbox.")
+
+
+def sandbox(console: Console, item: Reply) -> None:
+    """Print one sandbox."""
+    place = item["workspace"] or f"managed, from the template {item['template']}"
+    ports = ", ".join(str(port) for port in item["net_ports"])
+    fields: list[tuple[str, Cell]] = [
+        ("sandbox", item["id"]),
+        ("name", printable(item["name"] or "-")),
+        ("kind", item["kind"]),
+        ("state", item["state"]),
+        ("workspace", f"{printable(place)}, seen inside as {item['place']}"),
+        ("network", f"TCP to the ports {ports}" if ports else "none"),
+        ("created", words.local_time(item["created_at"])),
+    ]
+    fields.extend((
+        "mount", f"{printable(mount['source'])} at {printable(mount['target'])}, read-only"
+    ) for mount in item["mounts"])
+    limits = {"memory": (item["memory_mib"], " MiB"), "cpus": (item["cpus"], ""), "processes": (item["pids"], "")}
+    fields.extend((name, f"at most {value}{unit}") for name, (value, unit) in limits.items() if value is not None)
+    if item["expires_at"]:
+        fields.append(("expires", words.until(item["expires_at"], words.now())))
+    record(console, fields)
+
+
+def changesets(console: Console, page: Reply) -> None:
+    """Print a list of changesets."""
+    rows = [
+        (
+            item["id"],
+            Text(item["state"], style=STATE_STYLES.get(item["state"], "")),
+            _counts(item["counts"]),
+            _short(printable(item["command"])),
+            words.local_time(item["created_at"]),
+        )
+        for item in page["items"]
+    ]
+    table(console, ("ID", "STATE", "CHANGES", "COMMAND", "CREATED"), rows, empty="There is no changeset.")
+
+
+def _counts(counts: Reply) -> str:
+    marks = (("added", "+"), ("modified", "~"), ("type_changed", "!"), ("deleted", "-"))
+    return " ".join(f"{mark}{counts[name]}" for name, mark in marks if counts.get(name)) or "none"
+
+
+def _short(text: str, longest: int = 60) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def comparison(console: Console, reply: Reply) -> None:
+    """Print what each changeset makes of each path."""
+    ids = [item["id"] for item in reply["changesets"]]
+    rows = [
+        (
+            printable(entry["path"]),
+            *(entry["kinds"].get(changeset, "-") for changeset in ids),
+            "same" if entry["same"] else Text("different", style="yellow"),
+        )
+        for entry in reply["entries"]
+    ]
+    table(console, ("PATH", *ids, "OUTCOME"), rows, empty="None of them changes anything.")
+
+
+def keys(console: Console, reply: Reply) -> None:
+    """Print a list of keys."""
+    rows = [
+        (
+            item["id"],
+            printable(item["name"]),
+            item["role"],
+            words.local_time(item["created_at"]),
+            "revoked" if item["revoked_at"] else "in force",
+        )
+        for item in reply["items"]
+    ]
+    table(console, ("ID", "NAME", "ROLE", "CREATED", "STATE"), rows, empty="There is no key.")
+
+
+def findings(console: Console, reply: Reply) -> None:
+    """Print what works on this machine."""
+    for check in reply["checks"]:
+        mark, style = ("ok", "green") if check["ok"] else (("no", "red") if check["required"] else ("no", "yellow"))
+        console.print(Text.assemble((f"{mark:<4}", style), (check["subject"], "bold"), f"  {printable(check['detail'])}"))
+        if check.get("fix"):
+            console.print(Text(f"      to fix it: {printable(check['fix'])}", style="dim"))
+
+
+def audit_line(line: Reply) -> Text:
+    """Return one audit line as text."""
+    rest = {
+        name: value
+        for name, value in line.items()
+        if name not in ("id", "time", "event", "actor", "role", "sandbox_id", "vm_id", "changeset") and value is not None
+    }
+    about = " ".join(str(line[name]) for name in ("sandbox_id", "changeset") if line.get(name))
+    told = " ".join(f"{printable(name)}={printable(str(value))}" for name, value in rest.items())
+    return Text.assemble(
+        (words.local_time(line["time"]), "dim"),
+        f"  {printable(line['actor'])}  ",
+        (line["event"], "bold"),
+        f"  {about}",
+        (f"  {_short(told, 200)}" if told else "", "dim"),
+    )
