@@ -17,9 +17,7 @@ CAPABILITY = {"security.capability": "AQAAAgAgAAAAAAAAAAAAAAAAAAA="}
 def entry(
     mode: str = "0644", kind: str = "file", target: str | None = None, xattrs: dict[str, str] | None = None
 ) -> Entry:
-    return Entry(
-        type=EntryType(kind), mode=mode, uid=0, gid=0, size=1, mtime_ns=0, target=target, xattrs=xattrs or {}
-    )
+    return Entry(type=EntryType(kind), mode=mode, uid=0, gid=0, size=1, mtime_ns=0, target=target, xattrs=xattrs or {})
 
 
 def change(path: str, before: Entry | None, after: Entry | None, *attributes: str) -> Change:

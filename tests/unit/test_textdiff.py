@@ -5,6 +5,7 @@ import os
 import random
 import stat
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_blocks_turn_one_into_the_other_at_any_budget(before: bytes, after: byte
     old, new = lines(before), lines(after)
     blocks = linediff.blocks(old, new, budget)
     assert patched(old, blocks, new) == new
-    for (_, end, _, new_end), (start, _, new_start, _) in zip(blocks, blocks[1:], strict=False):
+    for (_, end, _, new_end), (start, _, new_start, _) in pairwise(blocks):
         assert start > end and new_start > new_end
 
 
@@ -87,7 +88,13 @@ def test_a_large_file_with_many_small_edits_gets_small_hunks() -> None:
         (None, b"a\nb\n", "@@ -0,0 +1,2 @@\n+a\n+b\n", 2, 0),
         (b"a\n", None, "@@ -1 +0,0 @@\n-a\n", 0, 1),
         (b"a\n", b"a", "@@ -1 +1 @@\n-a\n+a\n\\ No newline at end of file\n", 1, 1),
-        (b"a", b"a\nb", "@@ -1 +1,2 @@\n-a\n\\ No newline at end of file\n+a\n+b\n\\ No newline at end of file\n", 2, 1),
+        (
+            b"a",
+            b"a\nb",
+            "@@ -1 +1,2 @@\n-a\n\\ No newline at end of file\n+a\n+b\n\\ No newline at end of file\n",
+            2,
+            1,
+        ),
         (b"a\r\nb", b"a\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\r\n-b\n\\ No newline at end of file\n+b\r\n", 1, 1),
         (b"caf\xe9\n", b"caf\xc3\xa9\n", "@@ -1 +1 @@\n-caf\\xe9\n+café\n", 1, 1),
         (
@@ -150,27 +157,25 @@ def test_names_are_quoted_as_git_does(name: str, expected: str) -> None:
 
 
 def put(root: Path, path: str, side: Side | None) -> None:
-    place = os.fsencode(root) + paths.to_bytes(path)
+    place = root / path[1:]
     if side is None:
         return
-    os.makedirs(os.path.dirname(place), exist_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
     if side.mode == "120000":
-        os.symlink(side.content, place)
+        place.symlink_to(os.fsdecode(side.content))
         return
-    with open(place, "wb") as file:
-        file.write(side.content)
-    os.chmod(place, 0o755 if side.mode == "100755" else 0o644)
+    place.write_bytes(side.content)
+    place.chmod(0o755 if side.mode == "100755" else 0o644)
 
 
 def held(root: Path, path: str) -> Side | None:
-    place = os.fsencode(root) + paths.to_bytes(path)
+    place = root / path[1:]
     if not os.path.lexists(place):
         return None
-    mode = os.lstat(place).st_mode
+    mode = place.lstat().st_mode
     if stat.S_ISLNK(mode):
-        return Side("120000", os.readlink(place))
-    with open(place, "rb") as file:
-        return Side("100755" if mode & 0o100 else "100644", file.read())
+        return Side("120000", os.fsencode(os.readlink(place)))
+    return Side("100755" if mode & 0o100 else "100644", place.read_bytes())
 
 
 def check_with_git(root: Path, path: str, before: Side | None, after: Side | None) -> None:
@@ -226,8 +231,8 @@ def test_git_applies_the_patch(tmp_path: Path, before: Side | None, after: Side 
 
 @pytest.mark.parametrize(
     "name",
-    [b"plain", b"two  spaces", b" lead", b"trail ", b"-rf", b"*", b"$(id);", b"new\nline", b"tab\t", b'quo"te', b"back\\",
-     b"\x1b\x07\r", b"\xff\xfe", "é".encode(), "e\u0301".encode(), b"x" * 255, b"d/e/f g/h", b"a => b", b"{a,b}"],
+    [b"plain", b"two  spaces", b" lead", b"trail ", b"-rf", b"*", b"$(id);", b"new\nline", b"tab\t", b'quo"te',
+     b"back\\", b"\x1b\x07\r", b"\xff\xfe", "é".encode(), "e\u0301".encode(), b"x" * 255, b"d/e/f g/h", b"a => b", b"{a,b}"],
 )  # fmt: skip
 def test_git_takes_every_name(tmp_path: Path, name: bytes) -> None:
     path = "/" + paths.from_bytes(name)
