@@ -70,7 +70,9 @@ def test_the_architecture_page_is_short_and_true() -> None:
     named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|/))`", text))
     gone = sorted(name for name in named if not ((source / name).exists() or (house.ROOT / name).exists()))
     assert not gone, house.report("names modules that are not there:", gone)
-    packages = {path.parent.relative_to(source).as_posix() for path in house.python("src/flux") if path.name == "__init__.py"}
+    packages = {
+        path.parent.relative_to(source).as_posix() for path in house.python("src/flux") if path.name == "__init__.py"
+    }
     silent = sorted(name for name in packages - {"."} if f"`{name}/`" not in text)
     assert not silent, house.report("does not name the packages:", silent)
 

@@ -62,8 +62,8 @@ def test_every_code_has_one_status_and_one_exit_code() -> None:
     from flux.api.rest import errors as statuses
     from flux.cli import errors as exits
 
-    assert set(statuses.STATUS) == set(Code)
-    assert all(400 <= status < 600 for status in statuses.STATUS.values())
+    assert set(statuses.STATUSES) == set(Code)
+    assert all(400 <= status < 600 for status in statuses.STATUSES.values())
     assert set(exits.EXIT_CODES) == set(Code)
     assert len(set(exits.EXIT_CODES.values())) == len(Code), "two codes share an exit code"
     assert not {0, 1, 2} & set(exits.EXIT_CODES.values()), "0, 1 and 2 mean other things to a shell"
