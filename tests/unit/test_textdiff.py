@@ -232,7 +232,8 @@ def test_git_applies_the_patch(tmp_path: Path, before: Side | None, after: Side 
 @pytest.mark.parametrize(
     "name",
     [b"plain", b"two  spaces", b" lead", b"trail ", b"-rf", b"*", b"$(id);", b"new\nline", b"tab\t", b'quo"te',
-     b"back\\", b"\x1b\x07\r", b"\xff\xfe", "é".encode(), "e\u0301".encode(), b"x" * 255, b"d/e/f g/h", b"a => b", b"{a,b}"],
+     b"back\\", b"\x1b\x07\r", b"\xff\xfe", "é".encode(), "e\u0301".encode(), b"x" * 255, b"d/e/f g/h",
+     b"a => b", b"{a,b}"],
 )  # fmt: skip
 def test_git_takes_every_name(tmp_path: Path, name: bytes) -> None:
     path = "/" + paths.from_bytes(name)
