@@ -106,3 +106,47 @@ def test_generated_pages_are_fresh(script: str) -> None:
 def test_a_broken_link_is_found() -> None:
     assert broken_links(house.ROOT / "README.md", "[a](nowhere.md) [b](LICENSE)") == ["nowhere.md"]
     assert shell_lines("```console\n$ make demo\nresult\n```") == ["make demo"]
+
+
+def command_exists(words: list[str]) -> bool:
+    """Tell whether the command line knows the groups, the command and the options of ``fluxctl`` words."""
+    import click
+
+    from flux.cli.main import root
+
+    command: click.Command = root
+    known = {"-h", "--help"}
+    for word in words:
+        if word == "--":
+            return True
+        context = click.Context(command)
+        known |= {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+        if word.startswith("-") and not re.match(r"-\w+$", word):
+            if word.split("=")[0] not in known:
+                return False
+        elif isinstance(command, click.Group):
+            found = command.get_command(context, word)
+            if found is None and word not in {"DIR", "FILE", "URL"} and not word.startswith(("http", "/")):
+                return False
+            command = found or command
+    return True
+
+
+def fluxctl_words(line: str) -> list[str]:
+    """Return the words of the ``fluxctl`` in a shell line, up to the next command; none if there is no such command."""
+    match = re.search(r"(?:^|[\s(/])fluxctl (.*?)(?=\s(?:&&|\||#)|\)|$)", line)
+    return match[1].split() if match else []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(house.ROOT)))
+def test_commands_in_the_text_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    lines = shell_lines(text) + re.findall(r"`(fluxctl [^`]+)`", text)
+    wrong = [line for line in lines if (words := fluxctl_words(line)) and not command_exists(words)]
+    assert not wrong, house.report("the command line does not know:", wrong)
+
+
+def test_an_unknown_command_is_found() -> None:
+    assert command_exists(fluxctl_words("fluxctl --json sandbox approve SB CS --only /a && true"))
+    assert not command_exists(fluxctl_words("fluxctl sandbox bless SB"))
+    assert not command_exists(fluxctl_words("$(fluxctl sandbox approve SB CS --blindly)"))
