@@ -29,7 +29,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 run_tools() {
     cat <<'LIST'
 cc gcc,libc6-dev the native parts cannot be built
-nft nftables sandboxes with --net-port are refused and refused traffic is not reported
+nft nftables sandboxes with --net-port are refused
 ip iproute2 network tests are skipped
 LIST
 }
@@ -76,7 +76,7 @@ system_packages() {
     list=$(packages_of <<<"$missing")
     printf '%s\n' "$list" >.cache/not-installed
     while read -r tool _ loss; do say "missing: $tool, so $loss"; done <<<"$missing"
-    say "to install: ${SUDO_HINT:-$([ "$(id -u)" = 0 ] || echo sudo )} apt-get install $list"
+    say "to install: $([ "$(id -u)" = 0 ] || printf 'sudo ')apt-get install $list"
 }
 
 # ---- Python
@@ -126,7 +126,7 @@ requirements() {
     local files=(requirements/build.txt requirements/run.txt) options=() file now
     if [ "$goal" = dev ]; then files+=(requirements/dev.txt); fi
     now=$(digest "${files[@]}")
-    if fresh "requirements-$goal" "$now"; then return 0; fi
+    if fresh "requirements-$goal" "$now" || { [ "$goal" = run ] && [ -e "$stamps/requirements-dev" ]; }; then return 0; fi
     say "installing the pinned requirements (${files[*]})"
     for file in "${files[@]}"; do options+=(-r "$file"); done
     .venv/bin/python -m pip install -q --require-hashes "${options[@]}" </dev/null
