@@ -33,7 +33,7 @@ class Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
     """A table of ``flux.toml``; the reference page is generated from the fields' descriptions."""
 
 
-class ProcboxSection(Section):
+class ProcboxSection(Section, frozen=True):
     """``[sandbox.procbox]``: bounds of the sandboxes made of namespaces."""
 
     max_workspace_mib: Annotated[
@@ -41,7 +41,7 @@ class ProcboxSection(Section):
     ] = 4096
     memory_mib: Annotated[
         int | None,
-        Meta(description="Memory of one sandbox, in MiB, unless `create --memory-mib` says otherwise; unset: no bound."),
+        Meta(description="Memory of one sandbox, in MiB, if `create --memory-mib` does not say; unset: no bound."),
     ] = None
     cpus: Annotated[
         float | None,
@@ -50,7 +50,7 @@ class ProcboxSection(Section):
     pids: Annotated[int, Meta(ge=8, description="Processes and threads of one sandbox at the same time.")] = 1024
     disk_reserve_mib: Annotated[
         int,
-        Meta(ge=0, description="A run is stopped when the state directory's file system has less than this left, in MiB."),
+        Meta(ge=0, description="A run is stopped when the state directory's file system has less left, in MiB."),
     ] = 64
     run_max_mib: Annotated[
         int | None,
@@ -58,12 +58,12 @@ class ProcboxSection(Section):
     ] = None
     template_root: Annotated[
         str | None,
-        Meta(description="Directory whose subdirectories are the templates of managed workspaces (`create --template`)."),
+        Meta(description="Directory whose subdirectories are the templates of managed workspaces."),
     ] = None
-    default_template: Annotated[str, Meta(description="Template of a managed workspace when none is named.")] = "default"
+    default_template: Annotated[str, Meta(description="Template when `create` names none.")] = "default"
 
 
-class SandboxSection(Section):
+class SandboxSection(Section, frozen=True):
     """``[sandbox]``: defaults of new sandboxes and their commands."""
 
     default_kind: Annotated[str, Meta(description="Kind of a sandbox when `create --kind` is not given.")] = "procbox"
@@ -71,12 +71,13 @@ class SandboxSection(Section):
         float, Meta(gt=0, description="Seconds after which a command and everything it started is killed.")
     ] = 300.0
     egress_allow_domains: Annotated[
-        tuple[str, ...], Meta(description="Domain names that every sandbox may reach, as far as its kind enforces names.")
+        tuple[str, ...],
+        Meta(description="Domain names that every sandbox may reach, where its kind can tell names."),
     ] = ()
     procbox: ProcboxSection = ProcboxSection()
 
 
-class SpeculationSection(Section):
+class SpeculationSection(Section, frozen=True):
     """``[speculation]``: how commands are tried out and how long and how large changesets may be."""
 
     copy_engine: Annotated[
@@ -106,19 +107,19 @@ class SpeculationSection(Section):
     ] = 1024
 
 
-class Config(Section):
+class Config(Section, frozen=True):
     """The keys outside any section, and the sections."""
 
     state_dir: Annotated[
         str,
         Meta(description="Where everything is kept; absolute, or beginning with `~/`. Belongs to one user, mode 0700."),
     ] = "~/.local/state/flux"
-    listen: Annotated[
-        str, Meta(pattern=r"^.+:[0-9]{1,5}$", description="Address of the daemon, `HOST:PORT`.")
-    ] = "127.0.0.1:7788"
+    listen: Annotated[str, Meta(pattern=r"^.+:[0-9]{1,5}$", description="Address of the daemon, `HOST:PORT`.")] = (
+        "127.0.0.1:7788"
+    )
     lock_wait_seconds: Annotated[
         float,
-        Meta(ge=0, description="Seconds that a command waits for another one on the same state directory or workspace."),
+        Meta(ge=0, description="Seconds to wait for another command on the same state directory or workspace."),
     ] = 10.0
     sandbox: SandboxSection = SandboxSection()
     speculation: SpeculationSection = SpeculationSection()
@@ -146,7 +147,8 @@ def load(
     if not chosen and "state_dir" in table:
         place = _from_file(table["state_dir"], str(found), environment)
     _merge(table, overrides)
-    return _convert({**table, "state_dir": place}, Config, f"the configuration file {printable(str(found))}")
+    result: Config = _convert({**table, "state_dir": place}, Config, f"the configuration file {printable(str(found))}")
+    return result
 
 
 def default_state_directory(environment: Mapping[str, str]) -> str:
@@ -203,31 +205,37 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _refuse_unknown(table: Mapping[str, Any], section: type[Section], prefix: str, source: str) -> None:
-    hints = get_type_hints(section)
+    known = hints(section)
     for key, value in table.items():
         name = prefix + key
-        if key not in hints:
-            nearest = _nearest(name, [prefix + known for known in hints] + list(leaves()))
+        if key not in known:
+            nearest = _nearest(name, [prefix + other for other in known] + list(leaves()))
             raise FluxError(
                 Code.INVALID,
                 f"cannot use {source}: unknown key {printable(name)}; the nearest known key is {nearest}",
                 {"key": name, "nearest": nearest},
             )
-        if _is_section(hints[key]):
+        if is_section(known[key]):
             if not isinstance(value, dict):
                 raise FluxError(Code.INVALID, f"cannot use {source}: {name} is a section; write [{name}]")
-            _refuse_unknown(value, hints[key], name + ".", source)
+            _refuse_unknown(value, known[key], name + ".", source)
 
 
-def _is_section(hint: object) -> bool:
+def is_section(hint: object) -> bool:
+    """Tell whether a key's type is a section."""
     return isinstance(hint, type) and issubclass(hint, Section)
+
+
+def hints(section: type[Section]) -> dict[str, Any]:
+    """Return the keys of a section with their annotated types."""
+    return get_type_hints(section, include_extras=True)
 
 
 def leaves(section: type[Section] = Config, prefix: str = "") -> dict[str, Any]:
     """Return every key that holds a value, as ``section.key`` → annotated type."""
     result: dict[str, Any] = {}
-    for key, hint in get_type_hints(section, include_extras=True).items():
-        if _is_section(hint):
+    for key, hint in hints(section).items():
+        if is_section(hint):
             result.update(leaves(hint, f"{prefix}{key}."))
         else:
             result[prefix + key] = hint
@@ -262,7 +270,7 @@ def _overrides(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _refuse_variable(name: str, known: list[str]) -> None:
-    """Refuse a variable that means to be ours: it names a section, or is nearly one of ours. Others share the prefix."""
+    """Refuse a variable that names a section or is nearly one of ours; others just share the prefix."""
     near = _nearest(name, [*known, *OTHER_VARIABLES], 0.0 if SEPARATOR in name else _NEAR)
     if near is not None:
         raise FluxError(

@@ -27,18 +27,30 @@ _HOLDER_BYTES_MAX = 65536
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds a state directory."""
+    """Who holds a state directory. ``url`` is where a daemon that is ready listens."""
 
     pid: int
     role: Role
     command: str
+    url: str | None = None
 
 
 class StateLock:
     """The held lock; ``release`` gives it back."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, holder: Holder) -> None:
         self._descriptor: int | None = descriptor
+        self._holder = holder
+        self._write(holder)
+
+    def announce(self, url: str) -> None:
+        """Tell others where this daemon listens, once it does."""
+        self._write(msgspec.structs.replace(self._holder, url=url))
+
+    def _write(self, holder: Holder) -> None:
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, msgspec.json.encode(holder), 0)
 
     def release(self) -> None:
         """Let the next one in. Idempotent."""
@@ -100,8 +112,22 @@ def try_lock(state_directory: str, role: Role, command: str) -> StateLock | Hold
             return _read_holder(descriptor)
         finally:
             os.close(descriptor)
-    _write_holder(descriptor, Holder(pid=os.getpid(), role=role, command=command))
-    return StateLock(descriptor)
+    return StateLock(descriptor, Holder(pid=os.getpid(), role=role, command=command))
+
+
+def peek(state_directory: str) -> Holder | None:
+    """Return who holds the lock, if anybody does and has said so; takes nothing and creates nothing."""
+    try:
+        descriptor = os.open(os.path.join(state_directory, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _read_holder(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
 
 
 def acquire(
@@ -146,11 +172,6 @@ def _busy(state_directory: str, holder: Holder | None) -> FluxError:
         "ended, or run commands side by side through a daemon: fluxctl daemon start",
         {} if holder is None else {"pid": holder.pid, "command": holder.command},
     )
-
-
-def _write_holder(descriptor: int, holder: Holder) -> None:
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, msgspec.json.encode(holder), 0)
 
 
 def _read_holder(descriptor: int) -> Holder | None:

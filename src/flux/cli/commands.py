@@ -11,8 +11,12 @@ import click
 from flux.cli.invocation import Invocation
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
-pass_invocation = click.make_pass_decorator(Invocation)
+
+def pass_invocation(function: Callable[..., R]) -> Callable[..., R]:
+    """Give the command the run it belongs to as its first argument."""
+    return click.make_pass_decorator(Invocation)(function)
 
 
 class Command(click.Command):
@@ -82,7 +86,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class Pairs(click.ParamType):
+class Pairs(click.ParamType[tuple[str, str]]):
     """``NAME=VALUE``."""
 
     name = "NAME=VALUE"

@@ -28,7 +28,7 @@ def daemon() -> None:
 
 
 @click.command(cls=Command)
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen. Default: 127.0.0.1:7788; port 0 picks a free one.")
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")
 @pass_invocation
 def start(invocation: Invocation, listen: str | None) -> None:
     """Start fluxd in the background and wait until it answers."""

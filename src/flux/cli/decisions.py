@@ -39,9 +39,7 @@ def approve(
 ) -> None:
     """Approve a changeset, or a part of it; nothing is written yet."""
     request = Approve(digest=digest, only=list(only) or None, conflict_scope=conflict_scope, comment=comment)
-    emit_changeset(
-        invocation, invocation.call("changeset.approve", sandbox=sandbox, changeset=changeset, body=request)
-    )
+    emit_changeset(invocation, invocation.call("changeset.approve", sandbox=sandbox, changeset=changeset, body=request))
 
 
 @click.command(cls=Command)

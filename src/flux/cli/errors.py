@@ -1,7 +1,7 @@
 """How errors leave the program: one exit code per code, one line (or one JSON object) on stderr.
 
-The codes lie in the range of ``sysexits.h`` (64 to 78), so that they are not mistaken for the small codes that a command
-in a sandbox usually ends with. A command of ``exec`` may still end with one of them; the line that begins with
+The codes lie in the range of ``sysexits.h`` (64 to 78), so that they are not mistaken for the small codes that commands
+in a sandbox usually end with. A command of ``exec`` may still end with one of them; the line that begins with
 ``fluxctl:`` on stderr tells the difference.
 """
 

@@ -28,7 +28,9 @@ GROUPS = {
 
 
 @click.group(
-    cls=LazyGroup, commands_in=GROUPS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=LazyGroup,
+    commands_in=GROUPS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--state-dir", metavar="DIR", envvar="FLUX_STATE_DIR", help="Work on this state directory.")
 @click.option("--server", metavar="URL", envvar="FLUX_SERVER", help="Talk to a daemon: http://HOST:PORT or unix:PATH.")
@@ -108,7 +110,13 @@ def _as_flux_error(error: Exception) -> FluxError:
 
 
 def _usage(error: click.ClickException) -> str:
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").removesuffix("?")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "fluxctl"
+    if isinstance(error, click.NoSuchOption) and context is not None and _takes_command(context.command):
+        message += " of fluxctl; the command to run comes after --"
     return f"cannot understand the command line: {message[:1].lower()}{message[1:]}; see: {path} --help"
+
+
+def _takes_command(command: click.Command) -> bool:
+    return any(parameter.name == "words" for parameter in command.params)

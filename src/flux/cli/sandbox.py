@@ -18,7 +18,9 @@ from flux.cli.commands import (
     run_options,
     sandbox_argument,
 )
+from flux.cli.endings import exit_status
 from flux.cli.invocation import Invocation
+from flux.cli.progress import working
 from flux.core.requests import CreateSandbox, DryRun, MountRequest
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ def sandbox() -> None:
     """
 
 
-class _ReadOnlyMount(click.ParamType):
+class _ReadOnlyMount(click.ParamType[MountRequest]):
     name = "SRC:DST:ro"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> MountRequest:
@@ -83,7 +85,9 @@ class _ReadOnlyMount(click.ParamType):
     multiple=True,
     help="Allow TCP connections to this port. May be repeated. Without it there is no network.",
 )
-@click.option("--mount", "mounts", type=_ReadOnlyMount(), multiple=True, help="Add a read-only directory. May be repeated.")
+@click.option(
+    "--mount", "mounts", type=_ReadOnlyMount(), multiple=True, help="Add a read-only directory. May be repeated."
+)
 @click.option("--env", "environment", type=Pairs(), multiple=True, help="A variable of every command. May be repeated.")
 @click.option("--memory-mib", type=click.IntRange(min=1), help="Bound of its memory, in MiB.")
 @click.option("--cpus", type=click.FloatRange(min=0, min_open=True), help="Bound of its processor time, in processors.")
@@ -201,11 +205,15 @@ def diff(invocation: Invocation, sandbox: str, path: str | None) -> None:
 @command_argument
 @pass_invocation
 def dry_run(
-    invocation: Invocation, sandbox: str, paths: tuple[str, ...], network: Any, copy_engine: Any, exit_code: bool, **run: Any
+    invocation: Invocation,
+    sandbox: str,
+    paths: tuple[str, ...],
+    network: Any,
+    copy_engine: Any,
+    exit_code: bool,
+    **run: Any,
 ) -> int:
     """Run a command in a throwaway copy, show what it changed, keep nothing."""
-    from flux.cli.progress import working
-
     request = DryRun(paths=list(paths) or None, network=network, copy_engine=copy_engine, **run_fields(**run))
     with working(invocation, "running the command in a throwaway copy"):
         reply = invocation.call("sandbox.dry-run", sandbox=sandbox, body=request)
@@ -218,6 +226,4 @@ def dry_run(
             console.print(line)
 
     invocation.emit(reply, show)
-    from flux.cli.endings import exit_status
-
     return exit_status(reply) if exit_code else 0

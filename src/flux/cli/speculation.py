@@ -153,7 +153,9 @@ def compare(invocation: Invocation, sandbox: str, changesets: tuple[str, ...]) -
 def export(invocation: Invocation, sandbox: str, changeset: str, form: str, output: str | None) -> None:
     """Write a changeset out as a patch or a tar archive."""
     if form == "tar" and output is None and sys.stdout.isatty():
-        raise FluxError(Code.INVALID, "cannot write a tar archive to a terminal: name a file with -o FILE, or use a pipe")
+        raise FluxError(
+            Code.INVALID, "cannot write a tar archive to a terminal: name a file with -o FILE, or use a pipe"
+        )
     query = {"format": form}
     _write_out(invocation, "changeset.export", output, query=query, sandbox=sandbox, changeset=changeset)
 

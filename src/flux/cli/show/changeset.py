@@ -190,8 +190,10 @@ def _doubts(run: Reply) -> Iterator[Text]:
             yield from _section(title, "bold", _capped([_noted(item, "") for item in run[key]]))
     if run["discarded"]:
         thrown = [
-            Text(f"  {printable(item['place'])}  {words.number(item['entries'], 'entry', 'entries')}, "
-                 f"{words.size(item['size'])}")
+            Text(
+                f"  {printable(item['place'])}  {words.number(item['entries'], 'entry', 'entries')}, "
+                f"{words.size(item['size'])}"
+            )
             for item in run["discarded"]
         ]
         yield from _section("Written elsewhere and thrown away", "bold", thrown)
@@ -243,7 +245,9 @@ def output_lines(run: Reply) -> Iterator[Text]:
             every.pop()
         left = len(every) - OUTPUT_LINES
         about = f"{key}, the last {OUTPUT_LINES} of {len(every)} lines" if left > 0 else key
-        yield from _section(about, "bold", (Text(f"  {printable(line)}", style="dim") for line in every[-OUTPUT_LINES:]))
+        yield from _section(
+            about, "bold", (Text(f"  {printable(line)}", style="dim") for line in every[-OUTPUT_LINES:])
+        )
 
 
 def diff_lines(diffs: Sequence[Reply]) -> Iterator[Text]:

@@ -16,6 +16,8 @@ from flux.core.paths import printable
 Reply = Mapping[str, Any]
 Cell = str | Text
 
+_SHOWN_APART = frozenset(("id", "time", "event", "actor", "role", "sandbox_id", "vm_id", "changeset"))
+
 
 def table(console: Console, titles: Sequence[str], rows: Iterable[Sequence[Cell]], *, empty: str) -> None:
     """Print rows under titles, or a sentence when there are none."""
@@ -64,9 +66,10 @@ def sandbox(console: Console, item: Reply) -> None:
         ("network", f"TCP to the ports {ports}" if ports else "none"),
         ("created", words.local_time(item["created_at"])),
     ]
-    fields.extend((
-        "mount", f"{printable(mount['source'])} at {printable(mount['target'])}, read-only"
-    ) for mount in item["mounts"])
+    fields.extend(
+        ("mount", f"{printable(mount['source'])} at {printable(mount['target'])}, read-only")
+        for mount in item["mounts"]
+    )
     limits = {"memory": (item["memory_mib"], " MiB"), "cpus": (item["cpus"], ""), "processes": (item["pids"], "")}
     fields.extend((name, f"at most {value}{unit}") for name, (value, unit) in limits.items() if value is not None)
     if item["expires_at"]:
@@ -131,7 +134,11 @@ def findings(console: Console, reply: Reply) -> None:
     """Print what works on this machine."""
     for check in reply["checks"]:
         mark, style = ("ok", "green") if check["ok"] else (("no", "red") if check["required"] else ("no", "yellow"))
-        console.print(Text.assemble((f"{mark:<4}", style), (check["subject"], "bold"), f"  {printable(check['detail'])}"))
+        console.print(
+            Text.assemble(
+                (f"{mark:<4}", style), (printable(check["subject"]), "bold"), f"  {printable(check['detail'])}"
+            )
+        )
         if check.get("fix"):
             console.print(Text(f"      to fix it: {printable(check['fix'])}", style="dim"))
 
@@ -141,7 +148,8 @@ def audit_line(line: Reply) -> Text:
     rest = {
         name: value
         for name, value in line.items()
-        if name not in ("id", "time", "event", "actor", "role", "sandbox_id", "vm_id", "changeset") and value is not None
+        if name not in ("id", "time", "event", "actor", "role", "sandbox_id", "vm_id", "changeset")
+        and value is not None
     }
     about = " ".join(str(line[name]) for name in ("sandbox_id", "changeset") if line.get(name))
     told = " ".join(f"{printable(name)}={printable(str(value))}" for name, value in rest.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -81,22 +81,20 @@ def entry(side: Mapping[str, Any]) -> str:
 def difference(change: Mapping[str, Any]) -> str:
     """Tell what of an entry changed."""
     before, after = change["before"], change["after"]
-    told = {
-        "content": lambda: f"content {size(before['size'])} → {size(after['size'])}",
-        "mode": lambda: f"mode {before['mode']} → {after['mode']}",
-        "owner": lambda: f"owner {before['uid']}:{before['gid']} → {after['uid']}:{after['gid']}",
-        "target": lambda: f"target {_target(before)} → {_target(after)}",
-        "type": lambda: f"{entry(before)} → {entry(after)}",
-        "xattrs": lambda: f"attributes {_names(before)} → {_names(after)}",
-        "rdev": lambda: "device number",
-        "links": lambda: "hard links",
+    return ", ".join(_attribute(name, before, after) for name in change.get("attributes", ()))
+
+
+def _attribute(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    sides: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "content": lambda side: size(side["size"]),
+        "mode": lambda side: str(side["mode"]),
+        "owner": lambda side: f"{side['uid']}:{side['gid']}",
+        "target": lambda side: printable(str(side.get("target", ""))),
+        "type": entry,
+        "xattrs": lambda side: "{" + ", ".join(printable(key) for key in sorted(side.get("xattrs", {}))) + "}",
     }
-    return ", ".join(told[name]() if name in told else printable(name) for name in change.get("attributes", ()))
-
-
-def _target(side: Mapping[str, Any]) -> str:
-    return printable(str(side.get("target", "")))
-
-
-def _names(side: Mapping[str, Any]) -> str:
-    return "{" + ", ".join(printable(name) for name in sorted(side.get("xattrs", {}))) + "}"
+    if name not in sides:
+        return {"rdev": "device number", "links": "hard links"}.get(name, printable(name))
+    describe = sides[name]
+    title = {"xattrs": "extended attributes"}.get(name, name)
+    return f"{title} {describe(before)} → {describe(after)}"
