@@ -123,13 +123,15 @@ fresh() { [ "$(cat "$stamps/$1" 2>/dev/null)" = "$2" ]; }
 mark() { mkdir -p "$stamps"; printf '%s\n' "$2" >"$stamps/$1"; }
 
 requirements() {
-    local files=(requirements/build.txt requirements/run.txt) options=() file now
-    if [ "$goal" = dev ]; then files+=(requirements/dev.txt); fi
-    now=$(digest "${files[@]}")
-    if fresh "requirements-$goal" "$now" || { [ "$goal" = run ] && [ -e "$stamps/requirements-dev" ]; }; then return 0; fi
-    say "installing the pinned requirements (${files[*]})"
-    for file in "${files[@]}"; do options+=(-r "$file"); done
+    local base=(requirements/build.txt requirements/run.txt) more=() options=() file
+    if [ "$goal" = dev ]; then more=(requirements/dev.txt); fi
+    local now
+    now=$(digest "${base[@]}" "${more[@]}")
+    if fresh "requirements-$goal" "$now"; then return 0; fi
+    say "installing the pinned requirements (${base[*]} ${more[*]})"
+    for file in "${base[@]}" "${more[@]}"; do options+=(-r "$file"); done
     .venv/bin/python -m pip install -q --require-hashes "${options[@]}" </dev/null
+    mark "requirements-run" "$(digest "${base[@]}")"
     mark "requirements-$goal" "$now"
 }
 
