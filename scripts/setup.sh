@@ -122,6 +122,10 @@ digest() { # FILE… → one word for their contents and the interpreter
 fresh() { [ "$(cat "$stamps/$1" 2>/dev/null)" = "$2" ]; }
 mark() { mkdir -p "$stamps"; printf '%s\n' "$2" >"$stamps/$1"; }
 
+install() { # what pip says matters only when it fails
+    .venv/bin/python -m pip install -q "$@" </dev/null >.cache/pip.log 2>&1 || { cat .cache/pip.log >&2; exit 1; }
+}
+
 requirements() {
     local base=(requirements/build.txt requirements/run.txt) more=() options=() file
     if [ "$goal" = dev ]; then more=(requirements/dev.txt); fi
@@ -130,7 +134,7 @@ requirements() {
     if fresh "requirements-$goal" "$now"; then return 0; fi
     say "installing the pinned requirements (${base[*]} ${more[*]})"
     for file in "${base[@]}" "${more[@]}"; do options+=(-r "$file"); done
-    .venv/bin/python -m pip install -q --require-hashes "${options[@]}" </dev/null
+    install --require-hashes "${options[@]}"
     mark "requirements-run" "$(digest "${base[@]}")"
     mark "requirements-$goal" "$now"
 }
@@ -141,10 +145,7 @@ native_parts() {
     if fresh native "$now" && compgen -G 'src/flux/trees/_native*.so' >/dev/null &&
         [ -x src/flux/substrates/procbox/_launcher ] && [ -x .venv/bin/fluxctl ]; then return 0; fi
     say "building the native parts"
-    if ! .venv/bin/python -m pip install -q --no-build-isolation --no-deps -e . </dev/null >.cache/build.log 2>&1; then
-        cat .cache/build.log >&2
-        exit 1
-    fi
+    install --no-build-isolation --no-deps -e .
     mark native "$now"
 }
 
