@@ -17,7 +17,7 @@ Query: TypeAlias = Mapping[str, str | int | float | Sequence[str] | None]
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a streamed command ended: exactly one of ``exit_code`` and ``signal`` is set. ``duration_ms`` milliseconds."""
+    """How a streamed command ended: exactly one of ``exit_code`` and ``signal`` is set. ``duration_ms`` in ms."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -80,7 +80,7 @@ class Client(Protocol):
         ...
 
     def write_file(self, sandbox: str, path: str, source: BinaryIO, mode: int | None = None) -> Any:
-        """Copy ``source`` into a file of a sandbox, replacing it as a whole; ``mode`` defaults to 0644 for a new one."""
+        """Copy ``source`` into a file of a sandbox, replacing it as a whole; without a ``mode`` it keeps its own."""
         ...
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """What callers see: the JSON forms of the engine's results, the same for REST, ``--json`` and the embedded client.
 
-The functions that make them of the engine's results are in ``api.present``. Each view is a struct, so that OpenAPI's schemas are read off it and a large changeset is encoded once, straight from
-the structs. Times are RFC 3339 in UTC. Bytes that are not UTF-8 travel as a printable form beside a ``…_base64`` field
-that is there only then (30-speculation §2).
+The functions that make them of the engine's results are in ``api.present``. Each view is a struct, so that OpenAPI's
+schemas are read off it and a large changeset is encoded once, straight from the structs. Times are RFC 3339 in UTC.
+Bytes that are not UTF-8 travel as a printable form beside a ``…_base64`` field that is there only then
+(30-speculation §2).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from flux.core.changeset import (
 from flux.ports.substrate import Check
 
 
-class View(msgspec.Struct, frozen=True):
+class View(msgspec.Struct):
     """A JSON object of a reply."""
 
 

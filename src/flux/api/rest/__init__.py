@@ -1,1 +1,1 @@
-"""REST /v1 over HTTP."""
+"""The operations over HTTP and WebSocket. Asynchronous here, synchronous below: engine calls run in threads."""

@@ -1,0 +1,110 @@
+"""Who is calling: the owner of a unix socket's other end, or the bearer of a token (20-sandboxes §4)."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from flux.api.operations import Operation
+from flux.core.access import Actor, Role, permit
+from flux.core.errors import Code, FluxError
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from flux.engine.engine import Engine
+
+_CREDENTIALS = struct.Struct("3i")
+_ANYONE = Actor(name="anyone", role=Role.USER)
+_LOCAL_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """The other end of a connection: the user id behind a unix socket, and whether it came in over loopback."""
+
+    uid: int | None = None
+    loopback: bool = False
+
+
+def peer_of(connection: Any) -> Peer:
+    """Return the peer of an accepted socket, as the kernel tells it."""
+    if connection.family == socket.AF_UNIX:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return Peer(uid=_CREDENTIALS.unpack(raw)[1], loopback=True)
+    return Peer(loopback=is_loopback(connection.getsockname()[0]))
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host's name or address is this machine's loopback."""
+    if host.lower().rstrip(".") in _LOCAL_NAMES:
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """Return the first header of that (lower-case) name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value.decode("latin-1"))
+    return None
+
+
+def refuse_foreign_host(scope: Scope) -> None:
+    """Refuse a request over loopback for a name that is not local: a page that rebound its own name to this machine.
+
+    Raises:
+        FluxError: ``denied``.
+    """
+    peer: Peer = scope["state"]["peer"]
+    if peer.uid is not None or not peer.loopback:
+        return
+    host = header(scope, b"host") or ""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if not is_loopback(name):
+        raise FluxError(
+            Code.DENIED,
+            "cannot answer for this Host header: over loopback only localhost, 127.0.0.1 and [::1] are served",
+        )
+
+
+def actor_of(engine: Engine, scope: Scope) -> Actor:
+    """Return who calls. Asks the store; not for the event loop.
+
+    Raises:
+        FluxError: ``unauthenticated``; ``denied`` for another user's process at the socket.
+    """
+    peer: Peer = scope["state"]["peer"]
+    if peer.uid is not None:
+        if peer.uid not in (0, os.geteuid()):
+            raise FluxError(Code.DENIED, f"cannot serve the user with id {peer.uid} here: use a key over HTTP")
+        return Actor(name=f"uid:{peer.uid}", role=Role.ADMIN)
+    scheme, _, token = (header(scope, b"authorization") or "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise FluxError(
+            Code.UNAUTHENTICATED,
+            "cannot tell who is calling: send the header Authorization: Bearer TOKEN (a key, or admin-token)",
+        )
+    return engine.authenticate(token.strip())
+
+
+def admit(engine: Engine, scope: Scope, operation: Operation) -> Actor:
+    """Return who calls if the role may do ``operation``. Asks the store; not for the event loop.
+
+    Raises:
+        FluxError: ``unauthenticated``, ``denied``.
+    """
+    if operation.open:
+        return _ANYONE
+    actor = actor_of(engine, scope)
+    permit(actor, operation.name)
+    return actor

@@ -1,0 +1,127 @@
+"""The ASGI application: one route per path of the table of operations, and what belongs to no operation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route, Router, WebSocketRoute
+
+from flux.api import wire
+from flux.api.operations import OPERATIONS, Operation
+from flux.api.rest import page
+from flux.api.rest.access import Peer, actor_of
+from flux.api.rest.endpoint import Endpoint
+from flux.api.rest.exec import ExecEndpoint
+from flux.api.rest.guard import Guard, RequestObserver
+from flux.api.rest.openapi import document
+from flux.api.rest.terminal import ROUTE as TERMINAL_ROUTE
+from flux.api.rest.terminal import TerminalEndpoint
+from flux.api.rest.threads import Threads
+from flux.core.errors import Code, FluxError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from flux.engine.engine import Engine
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def build(
+    engine: Engine, observer: RequestObserver, metrics: Callable[[], bytes], *, exec_output_bytes: int
+) -> ASGIApp:
+    """Return the application.
+
+    Args:
+        engine: what answers.
+        observer: hears of every request.
+        metrics: renders the Prometheus page.
+        exec_output_bytes: how much of each output the reply of an exec holds.
+    """
+    threads = Threads()
+    resources = [_route(path, methods) for path, methods in _by_path(engine, threads, exec_output_bytes).items()]
+    extra = [
+        Route("/openapi.json", _Resource({"GET": _openapi})),
+        Route("/metrics", _Resource({"GET": _Metrics(engine, threads, metrics)})),
+        Route("/", _Resource({"GET": _front})),
+        *(Route(path, _Resource({"GET": page.serve})) for path in page.ROUTES),
+        WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(engine, threads)),
+    ]
+    return Guard(Router([*resources, *extra], redirect_slashes=False, default=_nowhere), observer)
+
+
+def _by_path(engine: Engine, threads: Threads, exec_output_bytes: int) -> dict[str, dict[str, Endpoint]]:
+    paths: dict[str, dict[str, Endpoint]] = {}
+    for row in OPERATIONS.values():
+        run = row.name == "sandbox.exec"
+        endpoint = ExecEndpoint(engine, threads, exec_output_bytes) if run else Endpoint(engine, threads, row)
+        paths.setdefault(row.path, {})[row.method] = endpoint
+    return paths
+
+
+def _route(path: str, methods: Mapping[str, Endpoint]) -> Route:
+    return Route(path.replace("...}", ":path}"), _Resource(methods))
+
+
+class _Resource:
+    """All methods of one path; a wrong one is 405 and names the right ones."""
+
+    def __init__(self, methods: Mapping[str, Handler]) -> None:
+        self._methods = methods
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        handler = self._methods.get(method)
+        if handler is None:
+            await self._refused(scope)(scope, receive, send)
+            return
+        operation = getattr(handler, "operation", None)
+        if isinstance(operation, Operation):
+            scope["state"]["operation"] = operation.name
+        response = await handler(Request(scope, receive))
+        await response(scope, receive, send)
+
+    def _refused(self, scope: Scope) -> Response:
+        allowed = sorted(self._methods)
+        error = FluxError(
+            Code.INVALID,
+            f"cannot {scope['method']} that route: it takes {', '.join(allowed)}",
+            {"allowed": allowed},
+        )
+        scope["state"]["outcome"] = error.code.value
+        headers = {"allow": ", ".join(allowed)}
+        return Response(wire.encode_error(error), 405, headers, media_type="application/json")
+
+
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    raise FluxError(Code.NOT_FOUND, "cannot find that route: /openapi.json lists all there are")
+
+
+async def _front(request: Request) -> Response:
+    return RedirectResponse("/ui", 307)
+
+
+async def _openapi(request: Request) -> Response:
+    return Response(document(), media_type="application/json")
+
+
+class _Metrics:
+    """The Prometheus page: open over loopback, for holders of a token elsewhere."""
+
+    def __init__(self, engine: Engine, threads: Threads, render: Callable[[], bytes]) -> None:
+        self._engine = engine
+        self._threads = threads
+        self._render = render
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer with the counts as they are."""
+        peer: Peer = request.scope["state"]["peer"]
+        if not peer.loopback:
+            await self._threads.quick(actor_of, self._engine, request.scope)
+        return Response(await self._threads.quick(self._render), media_type=METRICS_TYPE)
