@@ -138,6 +138,14 @@ def leaves_directory(change: Change) -> bool:
     return after is None or after.type is not EntryType.DIRECTORY
 
 
+def becomes_directory(change: Change) -> bool:
+    """Tell whether no directory stands at the path before, and one after."""
+    before, after = change.before, change.after
+    if after is None or after.type is not EntryType.DIRECTORY:
+        return False
+    return before is None or before.type is not EntryType.DIRECTORY
+
+
 def refusal(changeset_id: str, conflicts: Sequence[Conflict]) -> FluxError:
     """Return the 409 of a changeset whose base has moved: the first ten paths, all of them counted."""
     first = conflicts[:REPORTED_MAX]

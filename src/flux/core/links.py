@@ -15,7 +15,7 @@ import msgspec
 from flux.core import paths
 from flux.core.changeset import Change, Entry
 from flux.core.errors import Code, FluxError
-from flux.core.manifest import EntryType, Manifest
+from flux.core.manifest import EntryType, Manifest, Token
 
 Origin: TypeAlias = Literal["stay", "gone", "made", "blob", "copy", "move", "same", "kept"]
 
@@ -162,8 +162,8 @@ def _retains(change: Change) -> bool:
 
 
 def _inode(path: str, base: Manifest) -> str:
-    token = base.get(path)
-    return path if token is None else token.split(" ", 8)[7]
+    """Return what identifies the inode at ``path``: its number if it has several names, else its only name."""
+    return link_of(base.get(path, "")) or path
 
 
 def _award(
@@ -186,16 +186,17 @@ def _award(
         if inode not in owners and group not in served:
             owners[inode] = group
             served.add(group)
-        if owners.get(inode, None) == group:
+        if owners.get(inode) == group:
             result.update((path, inode) for path in members)
     return result
 
 
 def _other_names(inodes: set[str], listed: set[str], base: Manifest) -> set[str]:
     """Return those of ``inodes`` that an unchanged path has too: they are that path's to keep."""
-    result = set()
-    for path, token in base.items():
-        fields = token.split(" ", 9)
-        if fields[0] != "d" and fields[8] != "1" and fields[7] in inodes and path not in listed:
-            result.add(fields[7])
-    return result
+    return {inode for path, token in base.items() if (inode := link_of(token)) in inodes and path not in listed}
+
+
+def link_of(token: Token) -> str:
+    """Return the inode of an entry that has more names than one, as its token writes it; empty for every other."""
+    fields = token.split(" ", 9)
+    return fields[7] if len(fields) > 9 and fields[0] != "d" and fields[8] != "1" else ""

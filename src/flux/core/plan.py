@@ -15,7 +15,7 @@ import msgspec
 from flux.core import paths
 from flux.core.changeset import Change, Entry
 from flux.core.errors import Code, FluxError
-from flux.core.links import Fate, fates
+from flux.core.links import Fate, fates, link_of
 from flux.core.manifest import EntryType, Manifest, Token
 
 StepKind: TypeAlias = Literal["create", "replace", "remove"]
@@ -49,13 +49,15 @@ class Plan(msgspec.Struct, frozen=True):
 
     ``steps``: removals first, so that a name that differs in case only is free again where the file system folds it.
     ``new``: sorted by path, directories before what they hold. ``amends``: other entries first, then directories, the
-    deepest first. ``displaced``: for each step the expected entries that leave with it.
+    deepest first. ``displaced``: for each step the expected entries that leave with it. ``live``: the displaced files
+    whose inode stays in the workspace, each with a name that it has there.
     """
 
     steps: list[Step]
     new: list[New]
     amends: list[Amend]
     displaced: list[list[str]]
+    live: dict[str, str]
 
 
 def make_plan(changes: Sequence[Change], base: Manifest) -> Plan:
@@ -82,7 +84,8 @@ def make_plan(changes: Sequence[Change], base: Manifest) -> Plan:
             displaced[slots[top]].append(path)
         if change.after is not None:
             new.append(New(f"/{slots[top]}{path[len(top) :]}", path, change.after, destiny[path]))
-    return Plan([Step(tops[path], path) for path in order], new, _amends(ordered, owner, destiny), displaced)
+    steps = [Step(tops[path], path) for path in order]
+    return Plan(steps, new, _amends(ordered, owner, destiny), displaced, _live(ordered, owner, destiny, base))
 
 
 _ORDER: dict[StepKind, int] = {"remove": 0, "replace": 1, "create": 2}
@@ -150,6 +153,23 @@ def _amends(ordered: Sequence[Change], owner: Mapping[str, str], destiny: Mappin
         + [amend for amend in directories if amend.path != paths.ROOT]
         + [amend for amend in directories if amend.path == paths.ROOT]
     )
+
+
+def _live(
+    ordered: Iterable[Change], owner: Mapping[str, str], destiny: Mapping[str, Fate], base: Manifest
+) -> dict[str, str]:
+    """Return the displaced files that keep a name in the workspace: as the file of another path, or as a hard link."""
+    result = {fate.value: path for path, fate in destiny.items() if fate.kind == "move"}
+    leaving = (change.location for change in ordered if change.location in owner)
+    inodes = {path: link_of(base.get(path, "")) for path in leaving}
+    linked = {path: inode for path, inode in inodes.items() if inode}
+    if linked:
+        wanted = set(linked.values())
+        names = {
+            inode: path for path, token in base.items() if path not in owner and (inode := link_of(token)) in wanted
+        }
+        result.update((path, names[inode]) for path, inode in linked.items() if inode in names)
+    return result
 
 
 def _amended(before: Entry, after: Entry) -> bool:

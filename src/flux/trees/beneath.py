@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from flux.core import paths
 from flux.trees import _native
@@ -69,3 +70,18 @@ def _refuse_other_mount(descriptor: int, mount: int, path: str) -> None:
 def open_parent(root: int, path: str) -> tuple[int, str]:
     """Open the directory that holds ``path``; return it and the entry's name in it (``.`` for the root itself)."""
     return open_beneath(root, paths.parent(path), DIRECTORY), paths.name(path) or "."
+
+
+def open_regular(root: int, path: str) -> int:
+    """Open a regular file for reading. A FIFO or a device is never opened, whoever puts one there meanwhile.
+
+    Raises:
+        OSError: as ``open_beneath``; ``EINVAL`` if there is something else than a regular file.
+    """
+    handle = open_beneath(root, path, os.O_PATH)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(handle)

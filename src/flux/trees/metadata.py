@@ -1,0 +1,88 @@
+"""Owner, mode, extended attributes and times of one entry: reading them, and making them what they should be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from flux.core.changeset import Entry
+from flux.failpoints import Point
+from flux.ports.files import Files
+from flux.trees.area import Spot
+from flux.trees.journal import Attributes
+
+_HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_CAPABILITY = "security.capability"
+# The kernel's and the security modules' own; they describe the machine and are never carried.
+_FOREIGN = ("security.selinux", "security.ima", "security.evm", "security.SMACK64", "security.apparmor")
+# What the overlay left on an inode that came out of its upper layer. It must not reach the workspace.
+_OVERLAY = ("trusted.overlay.", "user.overlay.")
+_NO_XATTRS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+def read(spot: Spot) -> tuple[os.stat_result, Attributes]:
+    """Return the status and the attributes of the entry at ``spot``, never following a link."""
+    directory, name = spot
+    handle = os.open(name, _HANDLE, dir_fd=directory)
+    try:
+        status = os.fstat(handle)
+        return status, of(status, xattrs(f"/proc/self/fd/{handle}"))
+    finally:
+        os.close(handle)
+
+
+def of(status: os.stat_result, values: dict[str, bytes]) -> Attributes:
+    """Return the attributes that a status and extended attributes say."""
+    return Attributes(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns, values)
+
+
+def xattrs(target: int | str) -> dict[str, bytes]:
+    """Return the extended attributes of an open file, or of a path that is resolved as it stands."""
+    try:
+        keys = os.listxattr(target)
+    except OSError as error:
+        if error.errno in _NO_XATTRS:
+            return {}
+        raise
+    return {key: os.getxattr(target, key) for key in keys if not key.startswith(_FOREIGN)}
+
+
+def wanted(entry: Entry) -> Attributes:
+    """Return the attributes that an entry of a changeset asks for."""
+    return Attributes(entry.mode_bits, entry.uid, entry.gid, entry.mtime_ns, entry.xattr_values if entry.xattrs else {})
+
+
+def settle(
+    files: Files, step: Point, spot: Spot, current: Attributes, new: Attributes, *, symlink: bool = False
+) -> None:
+    """Make an entry's attributes ``new``, with no call for what is right already.
+
+    The order matters: a change of owner drops set-id bits and capabilities, a change of mode rewrites an ACL, and an
+    ACL rewrites the mode.
+    """
+    directory, name = spot
+    moved = (current.uid, current.gid) != (new.uid, new.gid)
+    if moved:
+        files.set_owner(step, directory, name, new.uid, new.gid)
+    if current.xattrs:
+        _remove_stale(files, step, spot, current, new)
+    changed = not symlink and (moved or current.mode != new.mode)
+    if changed:
+        files.set_mode(step, directory, name, new.mode)
+    for key, value in new.xattrs.items():
+        if moved or changed or current.xattrs.get(key) != value:
+            files.set_xattr(step, directory, name, key, value)
+    if current.mtime_ns != new.mtime_ns:
+        files.set_times(step, directory, name, new.mtime_ns)
+
+
+def _remove_stale(files: Files, step: Point, spot: Spot, current: Attributes, new: Attributes) -> None:
+    for key in current.xattrs:
+        if key in new.xattrs and not key.startswith(_OVERLAY):
+            continue
+        try:
+            files.remove_xattr(step, *spot, key)
+        except OSError as error:
+            if error.errno != errno.ENODATA or key != _CAPABILITY:
+                raise
