@@ -99,6 +99,8 @@ static PyMethodDef methods[] = {
 	{"syncfs", native_syncfs, METH_VARARGS, "Make a whole file system durable."},
 	{"mount_id", native_mount_id, METH_VARARGS, "Return the id of the mount that a descriptor lies on."},
 	{"scan", native_scan, METH_VARARGS, "Scan a tree into a manifest."},
+	{"lookup", native_lookup, METH_VARARGS, "Return the tokens of single entries."},
+	{"next_tick", native_next_tick, METH_NOARGS, "Wait until the clock of file times has moved on."},
 	{NULL, NULL, 0, NULL},
 };
 

@@ -5,5 +5,7 @@
 #include <Python.h>
 
 PyObject *native_scan(PyObject *self, PyObject *args);
+PyObject *native_lookup(PyObject *self, PyObject *args);
+PyObject *native_next_tick(PyObject *self, PyObject *unused);
 
 #endif
