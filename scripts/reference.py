@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
+import msgspec
 
+from flux.api.operations import OPERATIONS, Operation
 from flux.app import config
 from flux.cli import errors
 from flux.cli.main import root
+from flux.core.access import ROLES
 from flux.core.errors import Code
 
 DIRECTORY = Path(__file__).parent.parent / "docs" / "reference"
@@ -39,10 +42,10 @@ MEANINGS = {
 def cli_page() -> str:
     """Return the reference of ``fluxctl``."""
     parts = [GENERATED, "# fluxctl\n", _COMMON, _exit_codes()]
-    for path, command in _commands(root, ("fluxctl",)):
-        parts.append(f"## {' '.join(path)}\n")
-        context = click.Context(command, info_name=" ".join(path), terminal_width=100)
-        parts.append(f"```text\n{command.get_help(context).strip()}\n```\n")
+    top = click.Context(root, info_name="fluxctl", terminal_width=100, **root.context_settings)
+    for context in _contexts(top):
+        parts.append(f"## {context.command_path}\n")
+        parts.append(f"```text\n{context.command.get_help(context).strip()}\n```\n")
     return "\n".join(parts)
 
 
@@ -64,7 +67,7 @@ def _exit_codes() -> str:
     rows = [
         "## Exit codes\n",
         "`exec`, and `speculate` and `dry-run` with `--exit-code`, end with the command's own exit code, with 128 plus",
-        f"the signal that ended it, or with {errors.TIMED_OUT} if its time-out did. Errors of Flux have their own codes:\n",
+        f"the signal that ended it, or with {errors.TIMED_OUT} if its time-out did. Errors of Flux have their own:\n",
         "| exit code | error code | meaning |",
         "|---|---|---|",
         "| 0 | | done |",
@@ -76,14 +79,13 @@ def _exit_codes() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, command
-    if isinstance(command, click.Group):
-        context = click.Context(command, info_name=path[-1])
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
+def _contexts(context: click.Context) -> Iterator[click.Context]:
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            inner = context.command.get_command(context, name)
             if inner is not None:
-                yield from _commands(inner, (*path, name))
+                yield from _contexts(click.Context(inner, info_name=name, parent=context))
 
 
 def config_page() -> str:
@@ -145,7 +147,68 @@ def _type(hint: Any) -> str:
     return " or ".join(chosen)
 
 
-PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "config.md": config_page}
+def rest_page() -> str:
+    """Return the reference of the REST routes."""
+    parts = [GENERATED, "# REST\n", _REST]
+    parts += [part for operation in OPERATIONS.values() for part in _operation(operation)]
+    return "\n".join(parts)
+
+
+_REST = """\
+Every request but `/healthz` carries `Authorization: Bearer TOKEN`. Replies are JSON unless said otherwise; a refusal is
+`{"code", "message", "details"}`. Unknown fields and parameters are refused. `{sandbox}` is an id or a name. The whole
+schema is served at `/openapi.json`. `fluxctl --json` prints the same replies.
+"""
+
+
+def _operation(operation: Operation) -> Iterator[str]:
+    yield f"## {operation.method} {operation.path}\n"
+    roles = "anybody" if operation.open else ", ".join(sorted(ROLES[operation.name]))
+    yield f"{operation.summary}. For: {roles}.\n"
+    for title, shape in (("Query", operation.query), ("Body", operation.request)):
+        if shape is not None:
+            yield f"{title}:\n\n| field | type | default |\n|---|---|---|"
+            yield from (_field(field) for field in msgspec.structs.fields(shape))
+            yield ""
+    if operation.upload:
+        yield "Body: the bytes.\n"
+    reply = "the bytes" if operation.reply is None else f"`{operation.reply.__name__}`"
+    codes = ", ".join(f"`{code.value}`" for code in operation.errors)
+    yield f"Reply: {operation.status}, {reply}.{f' May refuse with {codes}.' if codes else ''}\n"
+
+
+def _field(field: msgspec.structs.FieldInfo) -> str:
+    hint = field.type
+    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    default = "required" if field.required else f"`{_json(field)}`"
+    return f"| `{field.encode_name}` | {_json_type(plain)} | {default} |"
+
+
+def _json(field: msgspec.structs.FieldInfo) -> str:
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return msgspec.json.encode(value).decode("utf-8")
+
+
+def _json_type(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _json_type(inner[0])
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in inner)
+    if origin is list:
+        return f"list of {_json_type(inner[0])}"
+    if origin is dict:
+        return "object of text"
+    if inner:
+        return " or ".join(_json_type(part) for part in inner)
+    names = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
+    if hint in names:
+        return names[hint]
+    fields = ", ".join(f"`{name}`" for name in hint.__struct_fields__)
+    return f"object of {fields}"
+
+
+PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "config.md": config_page, "rest.md": rest_page}
 
 
 def main(arguments: list[str]) -> int:

@@ -10,7 +10,10 @@ from flux.cli.commands import Command
 @click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script for a shell; for bash: eval "$(fluxctl completion bash)"."""
+    """Print the completion script for a shell.
+
+    For bash: eval "$(fluxctl completion bash)".
+    """
     from click.shell_completion import get_completion_class
 
     from flux.cli.main import root

@@ -27,9 +27,10 @@ _STANDARD = "-"
 @click.argument("target", metavar="DST")
 @pass_invocation
 def copy(invocation: Invocation, source: str, target: str) -> None:
-    """Copy one file into a sandbox or out of it; the side inside is written SB:/path, stdin or stdout -.
+    """Copy one file into a sandbox or out of it.
 
-    A target that is a directory, or ends with /, gets the source's name.
+    The side inside is written SB:/path, stdin or stdout as -. A target that is a directory outside, or ends with /
+    inside, is where a file of the source's name goes.
     """
     inside_source, inside_target = _INSIDE.match(source), _INSIDE.match(target)
     if (inside_source is None) == (inside_target is None):

@@ -78,7 +78,10 @@ def revert(invocation: Invocation, sandbox: str, changeset: str, comment: str | 
 @comment_option
 @pass_invocation
 def rerun(invocation: Invocation, sandbox: str, changeset: str, comment: str | None) -> None:
-    """Run a changeset's command again on the tree as it is now; the new changeset replaces the old one."""
+    """Run a changeset's command again on the tree as it is now.
+
+    The new changeset replaces the old one.
+    """
     _decide(invocation, "changeset.rerun", "running the command again", sandbox, changeset, comment)
 
 

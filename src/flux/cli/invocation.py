@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from flux.api.client import Client
+    from flux.ports.clock import Clock
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -80,12 +81,14 @@ class Invocation:
 
     Args:
         opener: makes the session from the options, the command's name and a function that tells the user something.
+        clock: the time, for what is shown relative to it.
     """
 
-    def __init__(self, opener: Opener) -> None:
+    def __init__(self, opener: Opener, clock: Clock) -> None:
         self.options = Options()
         self.json_asked = False
         self._opener = opener
+        self._clock = clock
         self._session: Session | None = None
         self._command = "fluxctl"
 
@@ -126,6 +129,10 @@ class Invocation:
             write_json(reply)
         else:
             show(console(), reply)
+
+    def now(self) -> float:
+        """Return seconds since the epoch."""
+        return self._clock.wall()
 
     def hint(self, *words: str) -> str:
         """Return the command line that runs ``fluxctl`` with ``words`` the same way as this run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from flux.cli.errors import INTERRUPTED, SIGNAL_BASE, report
 from flux.cli.invocation import Invocation, Opener
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
+
+if TYPE_CHECKING:
+    from flux.ports.clock import Clock
 
 _BROKEN_PIPE = SIGNAL_BASE + 13
 
@@ -69,14 +73,15 @@ def _typed(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
-def run(arguments: Sequence[str], opener: Opener) -> int:
+def run(arguments: Sequence[str], opener: Opener, clock: Clock) -> int:
     """Run the command line and return its exit code; every error has been reported.
 
     Args:
         arguments: the words after the program's name.
         opener: makes the session that commands work with.
+        clock: the time.
     """
-    invocation = Invocation(opener)
+    invocation = Invocation(opener, clock)
     # Asked for anywhere before the command of a sandbox begins, since a usage error ends the parsing early.
     before = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
     try:

@@ -86,13 +86,18 @@ class _ReadOnlyMount(click.ParamType[MountRequest]):
     help="Allow TCP connections to this port. May be repeated. Without it there is no network.",
 )
 @click.option(
-    "--mount", "mounts", type=_ReadOnlyMount(), multiple=True, help="Add a read-only directory. May be repeated."
+    "--mount",
+    "mounts",
+    type=_ReadOnlyMount(),
+    metavar="SRC:DST:ro",
+    multiple=True,
+    help="Add a read-only directory. May be repeated.",
 )
 @click.option("--env", "environment", type=Pairs(), multiple=True, help="A variable of every command. May be repeated.")
 @click.option("--memory-mib", type=click.IntRange(min=1), help="Bound of its memory, in MiB.")
 @click.option("--cpus", type=click.FloatRange(min=0, min_open=True), help="Bound of its processor time, in processors.")
 @click.option("--pids", type=click.IntRange(min=1), help="Bound of its processes and threads.")
-@click.option("--ttl-seconds", type=click.IntRange(min=1), help="Delete or pause it after this time.")
+@click.option("--ttl-seconds", type=click.IntRange(min=1), help="Delete it after this time.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key and options give the same sandbox again.")
 @pass_invocation
 def create(
@@ -117,7 +122,7 @@ def create(
     def show(console: Console, item: Any) -> None:
         from flux.cli.show import tables
 
-        tables.sandbox(console, item)
+        tables.sandbox(console, item, invocation.now())
         line = invocation.hint("sandbox", "speculate", item["name"] or item["id"])
         console.print(f"\nTry a command without changing anything:\n  {line} -- CMD...")
 
@@ -149,7 +154,7 @@ def get(invocation: Invocation, sandbox: str) -> None:
     def show(console: Console, item: Any) -> None:
         from flux.cli.show import tables
 
-        tables.sandbox(console, item)
+        tables.sandbox(console, item, invocation.now())
 
     invocation.emit(invocation.call("sandbox.get", sandbox=sandbox), show)
 

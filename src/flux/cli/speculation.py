@@ -82,7 +82,7 @@ def emit_changeset(invocation: Invocation, reply: Any) -> None:
     def show(console: Console, item: Any) -> None:
         from flux.cli.show import changeset
 
-        changeset.show(console, item, hint=invocation.hint)
+        changeset.show(console, item, hint=invocation.hint, now=invocation.now())
 
     invocation.emit(reply, show)
 
@@ -122,7 +122,7 @@ def changeset(invocation: Invocation, sandbox: str, changeset: str, with_diff: b
     def show(console: Console, item: Any) -> None:
         from flux.cli.show import changeset as view
 
-        view.show(console, item, hint=invocation.hint, diffs=diffs)
+        view.show(console, item, hint=invocation.hint, now=invocation.now(), diffs=diffs)
 
     invocation.emit(reply, show)
 
@@ -193,7 +193,10 @@ def _show_text(client: Any, operation: str, arguments: dict[str, Any]) -> None:
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer. Default: for ever.")
 @pass_invocation
 def wait(invocation: Invocation, sandbox: str, changeset: str, timeout: float | None) -> int:
-    """Wait until somebody has decided about a changeset; ends with 124 if nobody did in time."""
+    """Wait until somebody has decided about a changeset.
+
+    Ends with 124 if nobody did in time.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     with working(invocation, "waiting for a decision"):
         reply = _decided(invocation, sandbox, changeset, deadline)

@@ -41,22 +41,23 @@ RISKS = {
 }
 
 
-def show(console: Console, changeset: Reply, *, hint: Hint, diffs: Sequence[Reply] | None = None) -> None:
+def show(console: Console, changeset: Reply, *, hint: Hint, now: float, diffs: Sequence[Reply] | None = None) -> None:
     """Print a changeset with its next steps.
 
     Args:
         console: where to.
         changeset: the reply.
         hint: makes a command line from words.
+        now: seconds since the epoch.
         diffs: text diffs to print with it.
     """
-    for line in lines(changeset, hint=hint, diffs=diffs):
+    for line in lines(changeset, hint=hint, now=now, diffs=diffs):
         console.print(line)
 
 
-def lines(changeset: Reply, *, hint: Hint, diffs: Sequence[Reply] | None = None) -> Iterator[Text]:
+def lines(changeset: Reply, *, hint: Hint, now: float, diffs: Sequence[Reply] | None = None) -> Iterator[Text]:
     """Yield the lines that ``show`` prints."""
-    yield from _header(changeset)
+    yield from _header(changeset, now)
     yield from body(changeset)
     if diffs is not None:
         yield from diff_lines(diffs)
@@ -81,16 +82,16 @@ def change_lines(changes: Reply) -> Iterator[Text]:
         yield from _section("No file was changed.", "bold", ())
 
 
-def _header(changeset: Reply) -> Iterator[Text]:
+def _header(changeset: Reply, now: float) -> Iterator[Text]:
     state = str(changeset["state"])
     yield Text.assemble(
         "Changeset ", (changeset["id"], "bold"), "  ", (state.upper(), STATE_STYLES.get(state, "bold")), ""
     )
-    for label, value in _facts(changeset):
+    for label, value in _facts(changeset, now):
         yield Text.assemble((f"  {label:<9}", "dim"), value)
 
 
-def _facts(changeset: Reply) -> Iterator[tuple[str, str]]:
+def _facts(changeset: Reply, now: float) -> Iterator[tuple[str, str]]:
     yield "command", printable(changeset["command"]) or "(none)"
     yield "ended", words.ending(changeset)
     yield "sandbox", changeset["sandbox_id"]
@@ -98,7 +99,7 @@ def _facts(changeset: Reply) -> Iterator[tuple[str, str]]:
     if changeset["paths"] != ["/"]:
         yield "paths", ", ".join(printable(path) for path in changeset["paths"])
     if changeset["state"] in ("pending", "approved"):
-        yield "expires", words.until(changeset["expires_at"], words.now())
+        yield "expires", words.until(changeset["expires_at"], now)
         yield "digest", changeset["digest"]
     yield from _links(changeset)
     if changeset.get("decided_by"):

@@ -53,7 +53,7 @@ def sandboxes(console: Console, page: Reply) -> None:
     table(console, ("ID", "NAME", "KIND", "STATE", "WORKSPACE", "CREATED"), rows, empty="There is no sandbox.")
 
 
-def sandbox(console: Console, item: Reply) -> None:
+def sandbox(console: Console, item: Reply, now: float) -> None:
     """Print one sandbox."""
     place = item["workspace"] or f"managed, from the template {item['template']}"
     ports = ", ".join(str(port) for port in item["net_ports"])
@@ -73,7 +73,7 @@ def sandbox(console: Console, item: Reply) -> None:
     limits = {"memory": (item["memory_mib"], " MiB"), "cpus": (item["cpus"], ""), "processes": (item["pids"], "")}
     fields.extend((name, f"at most {value}{unit}") for name, (value, unit) in limits.items() if value is not None)
     if item["expires_at"]:
-        fields.append(("expires", words.until(item["expires_at"], words.now())))
+        fields.append(("expires", words.until(item["expires_at"], now)))
     record(console, fields)
 
 

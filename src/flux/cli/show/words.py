@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from flux.core.paths import printable
@@ -40,20 +40,15 @@ def seconds(count: float) -> str:
     return f"{int(count // _DAY)} d {int(count % _DAY // _HOUR)} h"
 
 
-def until(moment: str, now: datetime) -> str:
-    """Return how far an RFC 3339 time is ahead of ``now``, or that it has passed."""
-    left = (datetime.fromisoformat(moment) - now).total_seconds()
+def until(moment: str, now: float) -> str:
+    """Return how far an RFC 3339 time is ahead of ``now`` (seconds since the epoch), or how long ago it was."""
+    left = datetime.fromisoformat(moment).timestamp() - now
     return f"in {seconds(left)}" if left > 0 else f"{seconds(-left)} ago"
 
 
 def local_time(moment: str) -> str:
     """Return an RFC 3339 time in the reader's own zone, to the second."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def now() -> datetime:
-    """Return the time, for ``until``."""
-    return datetime.now(UTC)
 
 
 def ending(reply: Mapping[str, Any]) -> str:
