@@ -13,6 +13,7 @@ import msgspec
 from flux.api import wire
 from flux.api.client import Ended, Query
 from flux.api.operations import Operation, operation_named
+from flux.api.unix import address_of
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
 from flux.core.requests import Exec
@@ -37,7 +38,8 @@ class _UnixConnection(http.client.HTTPConnection):
         """Connect to the socket."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(_CONNECT_SECONDS)
-        self.sock.connect(self._path)
+        with address_of(self._path) as address:
+            self.sock.connect(address)
 
 
 class HttpClient:

@@ -16,6 +16,7 @@ from flux.api import wire
 from flux.api.client import Ended
 from flux.api.console import raw, size_of, watching_size
 from flux.api.operations import SANDBOX
+from flux.api.unix import address_of
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
 from flux.core.requests import Exec
@@ -69,8 +70,10 @@ def _connected(address: Address, sandbox: str) -> ClientConnection:
     }
     try:
         if address.unix_socket is not None:
-            return unix_connect(address.unix_socket, address.url + path, **options)
-        return connect(address.url + path, **options)
+            with address_of(address.unix_socket) as name:
+                connection: ClientConnection = unix_connect(name, address.url + path, **options)
+        else:
+            connection = connect(address.url + path, **options)
     except InvalidStatus as error:
         refusal = wire.decode_error(bytes(error.response.body or b""))
         raise refusal or FluxError(
@@ -80,6 +83,7 @@ def _connected(address: Address, sandbox: str) -> ClientConnection:
         raise FluxError(
             Code.UNAVAILABLE, f"cannot reach the daemon: {printable(str(error))}; nothing was changed"
         ) from error
+    return connection
 
 
 def _opening(request: Exec, size: tuple[int, int] | None) -> str:

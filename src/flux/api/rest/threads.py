@@ -57,11 +57,10 @@ class Threads:
         """Run a call that may take long to begin, such as the start of a sandbox."""
         return await to_thread.run_sync(function, *arguments, limiter=self._runs)
 
-    async def last(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    async def last(self, function: Callable[[], None]) -> None:
         """Run a call that releases something; it runs although its task is being cancelled."""
         with CancelScope(shield=True):
-            result = await to_thread.run_sync(function, *arguments, limiter=self._quick)
-        return result
+            await to_thread.run_sync(function, limiter=self._quick)
 
     async def stream(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Run a step of a stream that may wait long, such as for the end of a command."""

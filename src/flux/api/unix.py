@@ -1,0 +1,23 @@
+"""Unix sockets whose path is longer than a socket's address can hold (108 bytes)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_ADDRESS_BYTES_MAX = 107
+
+
+@contextmanager
+def address_of(path: str) -> Iterator[str]:
+    """Yield a name for ``path`` that fits a socket's address, valid inside the block only."""
+    if len(os.fsencode(path)) <= _ADDRESS_BYTES_MAX:
+        yield path
+        return
+    directory, name = os.path.split(path)
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
