@@ -157,8 +157,7 @@ class Demo:
             [FLUXCTL, "--json", *words],
             env=self.environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
         )
         expect(done.returncode == 0, f"fluxctl {' '.join(words[:2])} works, not so: {done.stderr.strip()}")
