@@ -207,15 +207,36 @@ def test_sandboxes_do_not_reach_one_another_and_are_not_reached(world: World) ->
 
 
 def test_names_are_resolved_only_where_port_53_is_listed(world: World) -> None:
+    answer = """
+import socket, threading
+listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+listener.bind(("{}", 53))
+def answer():
+    while True:
+        _, peer = listener.recvfrom(100)
+        listener.sendto(b"resolver", peer)
+threading.Thread(target=answer, daemon=True).start()
+"""
+    assert world.outside.run(answer.format(OUTSIDE)) == world.host.run(answer.format(HOST)) == ""
+    resolver = "links.resolver = lambda: {!r}"
+    world.host.run(resolver.format(OUTSIDE))
     without, with_dns = world.connect(443), world.connect(53)
-    world.host.run("resolver, links.resolver = links.resolver, lambda: '198.51.100.2'")
-    redirected = world.connect(53)
-    assert world.probe("'169.254.77.1', 53, socket.SOCK_DGRAM", without) == PROHIBITED
-    assert world.probe("'169.254.77.1', 53", without) == REFUSED
-    assert world.probe(f"'{OUTSIDE}', 53", with_dns) == "outside"
-    assert world.probe("'169.254.77.1', 53", redirected) == "outside"
-    assert world.probe("'169.254.77.1', 443", redirected) == REFUSED
-    assert world.flows(redirected)[0] == ("allowed", "tcp", "169.254.77.1", 53, 1)
+    world.host.run(resolver.format(HOST))
+    to_host = world.connect(53)
+    world.host.run(resolver.format(None))
+    nowhere = world.connect(53)
+    udp = "'169.254.77.1', 53, socket.SOCK_DGRAM"
+    assert [world.probe(udp, each) for each in (without, nowhere)] == [PROHIBITED, PROHIBITED]
+    assert [world.probe("'169.254.77.1', 53", each) for each in (without, nowhere)] == [REFUSED, REFUSED]
+    assert [world.probe(udp, each) for each in (with_dns, to_host)] == ["resolver", "resolver"]
+    assert world.probe("'169.254.77.1', 53", with_dns) == "outside"
+    assert world.probe("'169.254.77.1', 443", with_dns) == REFUSED
+    assert world.probe(f"'{HOST}', 53, socket.SOCK_DGRAM", to_host) == PROHIBITED
+    assert world.probe(f"'{OUTSIDE}', 53, socket.SOCK_DGRAM", with_dns) == PROHIBITED
+    assert world.flows(with_dns)[:2] == [
+        ("allowed", "udp", "169.254.77.1", 53, 1),
+        ("allowed", "tcp", "169.254.77.1", 53, 1),
+    ]
 
 
 def test_nothing_is_left_after_close_and_the_flows_stay(world: World) -> None:

@@ -55,20 +55,20 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 def inner(rules: Rules) -> str:
     """Return the table for the sandbox's own namespace."""
-    nameserver = f"ip daddr {NAMESERVER} tcp dport {_DNS_PORT} ct state new jump allow" if rules.resolver else ""
+    query = f"{_query(NAMESERVER)} ct state new jump allow" if rules.resolver else ""
     return f"""
 table inet {INNER_TABLE} {{
     counter allowed_total {{ }}
     counter refused_total {{ }}
     set forbidden {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {_addresses(rules)} }}; }}
-    set allowed {{ type ipv4_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
+    set allowed {{ type inet_proto . ipv4_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
     set refused {{ type inet_proto . ipv4_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
     set refused_v6 {{ type inet_proto . ipv6_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
     set refused_portless {{ type inet_proto . ipv4_addr; size {_DESTINATIONS_MAX}; flags dynamic; }}
     set refused_portless_v6 {{ type inet_proto . ipv6_addr; size {_DESTINATIONS_MAX}; flags dynamic; }}
     chain allow {{
         counter name allowed_total
-        update @allowed {{ ip daddr . tcp dport counter }}
+        update @allowed {{ meta l4proto . ip daddr . th dport counter }}
         accept
     }}
     chain count_ports {{
@@ -92,7 +92,7 @@ table inet {INNER_TABLE} {{
         ct state established,related accept
         icmpv6 type {{ 130-137, 143 }} drop
         meta l4proto igmp drop
-        {nameserver}
+        {query}
         ip daddr @forbidden jump refuse
         meta nfproto ipv4 tcp dport {{ {_ports(rules)} }} ct state new jump allow
         jump refuse
@@ -108,9 +108,9 @@ table inet {INNER_TABLE} {{
 
 def outer(rules: Rules) -> str:
     """Return the table for the host's namespace; it concerns packets from and to the sandbox's link only."""
-    is_query = f'iifname "{rules.link}" ip daddr {NAMESERVER} tcp dport {_DNS_PORT}'
-    pass_query = f"{is_query} return" if rules.resolver else ""
-    redirect = f"{is_query} dnat ip to {rules.resolver}" if rules.resolver else ""
+    asked = f"{_query(NAMESERVER)} return" if rules.resolver else ""
+    redirect = f'iifname "{rules.link}" {_query(NAMESERVER)} dnat ip to {rules.resolver}' if rules.resolver else ""
+    asking = f"{_query(rules.resolver)} ct status dnat accept" if rules.resolver else ""
     return f"""
 table inet {rules.link} {{
     set forbidden {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {", ".join(FORBIDDEN)} }}; }}
@@ -124,7 +124,7 @@ table inet {rules.link} {{
         type filter hook prerouting priority raw; policy accept;
         iifname != "{rules.link}" accept
         ip saddr != {rules.address} drop
-        {pass_query}
+        {asked}
         ip daddr @forbidden jump refuse
         fib daddr type != unicast jump refuse
         meta nfproto ipv6 drop
@@ -135,7 +135,9 @@ table inet {rules.link} {{
     }}
     chain input {{
         type filter hook input priority filter; policy accept;
-        iifname "{rules.link}" drop
+        iifname != "{rules.link}" accept
+        {asking}
+        drop
     }}
     chain forward {{
         type filter hook forward priority filter; policy accept;
@@ -145,6 +147,7 @@ table inet {rules.link} {{
     }}
     chain leave {{
         ct state established,related accept
+        {asking}
         tcp dport {{ {_ports(rules)} }} accept
         jump refuse
     }}
@@ -154,6 +157,10 @@ table inet {rules.link} {{
     }}
 }}
 """
+
+
+def _query(server: str) -> str:
+    return f"ip daddr {server} meta l4proto {{ tcp, udp }} th dport {_DNS_PORT}"
 
 
 def _ports(rules: Rules) -> str:
@@ -173,7 +180,7 @@ def flows(inner_json: str, outer_json: str) -> list[Flow]:
     """
     here, host = _Listing(inner_json), _Listing(outer_json)
     later = {(dst, port): count for (_, dst, port), count in host.counts("refused", proto=6)}
-    allowed = dict(here.counts("allowed", proto=6))
+    allowed = dict(here.counts("allowed"))
     refused: dict[tuple[int, str, int | None], int] = {}
     for name in _REFUSED_SETS:
         refused.update(here.counts(name))

@@ -6,8 +6,8 @@ are in force before either end is up. They allow new TCP connections to the list
 everything else is refused at once and counted: other ports, UDP, ICMP, IPv6, this host's addresses, cloud metadata
 addresses, other sandboxes.
 
-Names are resolved only if port 53 is listed: TCP queries to the sandbox's nameserver then go to the first IPv4 resolver
-of the host that is not on its loopback.
+Names are resolved only if port 53 is listed: queries to the sandbox's nameserver, over UDP and TCP, then go to the
+first IPv4 resolver of the host that is not on its loopback.
 
 The host must forward packets. If it does not yet, ``net.ipv4.ip_forward`` is switched on with the first sandbox and off
 again after the last one; a forwarding policy of other rules (a ``DROP`` by a firewall) stays in force and must let the
