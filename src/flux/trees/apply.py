@@ -70,7 +70,7 @@ class Recovery(msgspec.Struct, frozen=True):
     part of the change is still there, at the paths of ``problems``."""
 
     outcome: Literal["nothing", "rolled_back", "committed", "partial"]
-    problems: Sequence[Problem] = ()
+    problems: list[Problem]
 
 
 def apply(job: ApplyJob, commit: Callable[[], None]) -> Applied:
@@ -116,10 +116,12 @@ def _places(job: ApplyJob) -> tuple[Place, ...]:
 def _refuse_open_journal(job: ApplyJob) -> None:
     """Take back what an earlier attempt left, if a crash kept it from doing so itself: that changeset has failed."""
     record = journal.read(job.directory)
-    if record is None or record.undone is not None:
+    if record is None:
         return
+    interrupted = record.undone is None
     problems = RollBack(job.files, job.directory, job.root, record).run()
-    raise _failed(job.changeset_id, problems, "an earlier apply was interrupted", Code.ILLEGAL_STATE)
+    if interrupted or problems:
+        raise _failed(job.changeset_id, problems, "an earlier apply was interrupted", Code.ILLEGAL_STATE)
 
 
 def _implied(job: ApplyJob) -> list[Change]:
@@ -296,7 +298,7 @@ def recover(
     """
     record = journal.read(directory)
     if record is None:
-        return Recovery("nothing")
+        return Recovery("nothing", [])
     try:
         root = open_root(root_path)
     except OSError as error:
@@ -306,7 +308,7 @@ def recover(
             return Recovery("partial", [Problem(paths.ROOT, "the workspace's directory was replaced by another one")])
         if committed and record.undone is None:
             trash.keep(files, directory, root, record, revert_bytes)
-            return Recovery("committed")
+            return Recovery("committed", [])
         problems = RollBack(files, directory, root, record).run()
         return Recovery("partial" if problems else "rolled_back", problems)
     finally:

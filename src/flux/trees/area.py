@@ -63,13 +63,28 @@ def create(files: Files, where: Spot) -> int:
     return area
 
 
-def open_existing(where: Spot) -> int | None:
-    """Open the area, or return ``None`` if there is none."""
+def refuse_existing(where: Spot) -> None:
+    """Raise ``FileExistsError`` if the area's name is taken, before anything is written: that is not ours to clear."""
     directory, name = where
     try:
-        return os.open(name, DIRECTORY, dir_fd=directory)
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
+        return
+    raise FileExistsError(errno.EEXIST, f"{name} is there already", name)
+
+
+def open_existing(where: Spot) -> int | None:
+    """Open the area, or return ``None`` if there is none: nothing, or nothing that Flux can have made."""
+    directory, name = where
+    try:
+        descriptor = os.open(name, DIRECTORY, dir_fd=directory)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    status = os.fstat(descriptor)
+    if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o077 == 0:
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def remove_tree(files: Files, step: Point, directory: int, name: str) -> None:

@@ -9,9 +9,9 @@ from flux.core import conflict, manifest, paths
 from flux.core.changeset import Change, ConflictScope
 from flux.core.conflict import Conflict, Difference
 from flux.core.manifest import EntryType, Manifest, Token
-from flux.trees.area import in_workspace
-from flux.trees.beneath import open_regular
-from flux.trees.scan import Scan, entry, hash_file, rescan, scan
+from flux.trees import _native
+from flux.trees.area import Directories, in_workspace
+from flux.trees.scan import Scan, entry, rescan, scan, with_content
 
 UNREADABLE = "unreadable"
 
@@ -36,51 +36,33 @@ def find_conflicts(
             whole contents of directories that go.
         skip: workspace paths that do not belong to the workspace.
     """
-    touched = conflict.touched(changes)
     found: dict[str, Conflict] = {}
-    areas = list(paths) if scope == "all" else list(touched.trees)
-    if areas:
-        for path in rescan(root, areas, base, skip=skip):
-            _judge(root, base, path, found)
-    for path, change in touched.entries.items():
-        if path not in found and (scope == "touched" or change.before is not None):
-            _judge_touched(root, base, path, change, found)
-    if scope == "touched":
-        _judge_absent(root, touched.entries, found)
-        for path in touched.ancestors:
-            if path in base:
-                _judge(root, base, path, found)
+    if scope == "all":
+        _judge(root, base, rescan(root, paths, base, skip=skip), found)
+        return [found[path] for path in sorted(found)]
+    touched = conflict.touched(changes)
+    if touched.trees:
+        _judge(root, base, rescan(root, touched.trees, base, skip=skip), found)
+    present = [path for path, change in touched.entries.items() if change.before is not None and path in base]
+    _judge(root, base, [*present, *(path for path in touched.ancestors if path in base)], found)
+    _judge_absent(root, touched.entries, found)
     return [found[path] for path in sorted(found)]
 
 
-def _judge(root: int, base: Manifest, path: str, found: dict[str, Conflict]) -> None:
-    """Compare one path by identity, then by content where the base knows it."""
-    expected, now = base.get(path), entry(root, path)
-    if expected is None and now is None:
-        return
-    if expected is None or now is None:
-        found[path] = conflict.conflict(path, expected, now)
-        return
-    difference = conflict.differs(expected, now)
-    if difference is Difference.NEEDS_CONTENT:
-        now = with_content(root, path, now) if manifest.parse(expected).digest is not None else now
-        difference = conflict.differs(expected, now)
-    if difference is not Difference.EQUAL:
-        found[path] = conflict.conflict(path, expected, now)
-
-
-def _judge_touched(root: int, base: Manifest, path: str, change: Change, found: dict[str, Conflict]) -> None:
-    """Compare one touched path that is expected to be there, a regular file always by digest."""
-    expected = base.get(path)
-    if expected is None:
-        return
-    if expected.startswith("f ") and not expected.endswith(" -"):
-        now = entry(root, path)
-        now = None if now is None else with_content(root, path, now)
-        if now is None or conflict.differs(expected, now, by_content=True) is not Difference.EQUAL:
+def _judge(root: int, base: Manifest, candidates: Collection[str], found: dict[str, Conflict]) -> None:
+    """Compare paths: files whose content the base knows, which the touched ones are, always by content."""
+    ordered = sorted(path for path in candidates if path not in found)
+    for path, token in zip(ordered, _native.lookup(root, ordered), strict=True):
+        expected, now = base.get(path), token or None
+        if expected is None or now is None:
+            if expected is not now:
+                found[path] = conflict.conflict(path, expected, now)
+            continue
+        known = not expected.endswith(" -")
+        if known and conflict.differs(expected, now, by_content=True) is Difference.NEEDS_CONTENT:
+            now = with_content(root, path, now)
+        if conflict.differs(expected, now, by_content=known) is not Difference.EQUAL:
             found[path] = conflict.conflict(path, expected, now)
-        return
-    _judge(root, base, path, found)
 
 
 def _judge_absent(root: int, entries: Mapping[str, Change], found: dict[str, Conflict]) -> None:
@@ -91,32 +73,23 @@ def _judge_absent(root: int, entries: Mapping[str, Change], found: dict[str, Con
             if change.before is not None or path in found:
                 continue
             above = entries.get(paths.parent(path))
-            if above is not None and (above.before is None or conflict.becomes_directory(above)):
+            if above is not None and conflict.becomes_directory(above):
                 continue
-            try:
-                directory, name = directories.parent(path)
-                os.stat(name, dir_fd=directory, follow_symlinks=False)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError:
-                pass  # a link in place of a directory, or a mount: ``entry`` says what is there
-            found[path] = conflict.conflict(path, None, entry(root, path))
+            if not _is_absent(directories, path):
+                found[path] = conflict.conflict(path, None, entry(root, path))
     finally:
         directories.close()
 
 
-def with_content(root: int, path: str, token: Token) -> Token:
-    """Return ``token`` with the digest of the file that is there now, unchanged if it cannot be read."""
-    if not token.startswith("f "):
-        return token
+def _is_absent(directories: Directories, path: str) -> bool:
     try:
-        descriptor = open_regular(root, path)
+        directory, name = directories.parent(path)
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
     except OSError:
-        return token
-    try:
-        return manifest.with_digest(token, hash_file(descriptor))
-    finally:
-        os.close(descriptor)
+        return False  # a link or a mount stands in place of a directory
+    return False
 
 
 def find_differences(root: int, at: str, expected: Mapping[str, Token], original: str) -> list[Conflict]:

@@ -103,10 +103,14 @@ class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
 
 
 class Undone(msgspec.Struct, frozen=True, tag="undone"):
-    """The tree is as it was, but for ``problems``: paths and reasons. ``kept``: slots that hold what is not back."""
+    """The tree is as it was, but for ``problems``: paths and reasons.
+
+    ``kept``: slots that hold what is not back. ``cleared``: the rest of the area is gone, nothing is left to do.
+    """
 
     problems: list[tuple[bytes, str]]
     kept: list[str]
+    cleared: bool = False
 
 
 Record: TypeAlias = Begun | Prepared | Undone

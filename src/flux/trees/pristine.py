@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from flux.core import manifest, paths
 from flux.core.manifest import LETTERS, EntryType, Token
-from flux.trees.drift import with_content
 from flux.trees.journal import Fresh
-from flux.trees.scan import entry, scan
+from flux.trees.scan import entry, scan, with_content
 
 
 def is_pristine(root: int, path: str, fresh: Sequence[Fresh]) -> bool:

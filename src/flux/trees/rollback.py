@@ -7,6 +7,7 @@ destroyed: it stays, the earlier entry is kept in the area, and both are named.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -60,18 +61,20 @@ class RollBack:
 
     def run(self) -> list[Problem]:
         """Take everything back; return what could not be."""
-        inside: int | None = None
+        undone = self._journal.undone
+        if undone is not None:
+            self._problems = [Problem(paths.from_bytes(at), why) for at, why in undone.problems]
+            self._kept = list(undone.kept)
+            if undone.cleared:
+                return self._problems
         try:
             inside = area.open_existing(self._spot_of_area)
         except OSError as error:
             return [Problem(self._spot_of_area[1], f"could not be opened: {error.strerror}")]
         try:
-            if self._journal.undone is None:
+            if undone is None:
                 self._undo(inside)
                 self._attempt(b"/", self._files.sync_filesystem, _STEP, self._root)
-            else:
-                self._problems = [Problem(paths.from_bytes(at), why) for at, why in self._journal.undone.problems]
-                self._kept = list(self._journal.undone.kept)
             if self._complete:
                 self._close(inside)
         finally:
@@ -191,32 +194,27 @@ class RollBack:
             self._files.set_times(_STEP, *spot, parent.mtime_ns)
 
     def _close(self, inside: int | None) -> None:
-        """Say in the journal that the tree is back, then clear the area.
+        """Say in the journal that the tree is back, clear the area, and say that too.
 
-        A disk so full that this cannot be said has room once the area is cleared.
+        A disk so full that the first cannot be said has room once the area is cleared.
         """
-        undone = Undone([(paths.to_bytes(item.path), item.reason) for item in self._problems], self._kept)
-        said = self._journal.undone is not None or self._say(undone)
+        problems = [(paths.to_bytes(item.path), item.reason) for item in self._problems]
+        if self._journal.undone is None:
+            self._say(Undone(problems, self._kept))
         try:
             self._clear(inside)
         except OSError as error:
-            path = paths.printable(self._spot_of_area[1])
-            self._problems.append(Problem(path, f"could not be cleared: {error.strerror}"))
-        if not said:
-            self._say(undone)
+            self._problems.append(Problem(self._spot_of_area[1], f"could not be cleared: {error.strerror}"))
+        else:
+            self._say(Undone(problems, self._kept, cleared=True))
 
-    def _say(self, undone: Undone) -> bool:
-        try:
+    def _say(self, undone: Undone) -> None:
+        with contextlib.suppress(OSError):
             journal.append(self._files, self._directory, self._journal, undone)
-        except OSError:
-            return False
-        return True
 
     def _clear(self, inside: int | None) -> None:
-        """Remove the area. Where nothing of it is left nothing is touched: the tree may long have moved on."""
-        removed = self._begun.place == "changeset" and area.remove_probe(
-            self._files, _STEP, self._root, self._begun.changeset_id
-        )
+        if self._begun.place == "changeset":
+            area.remove_probe(self._files, _STEP, self._root, self._begun.changeset_id)
         if inside is not None:
             with os.scandir(inside) as listing:
                 names = [item.name for item in listing]
@@ -225,9 +223,6 @@ class RollBack:
                     area.remove_tree(self._files, _STEP, inside, name)
             if not self._kept:
                 self._files.remove_directory(_STEP, *self._spot_of_area)
-                removed = True
-        if not removed:
-            return
         for parent in self._begun.parents:
             if parent.path == b"/":
                 self._restore_parent(parent)
