@@ -20,7 +20,7 @@ setup-run:  ## the same with only what Flux itself needs
 	@scripts/setup.sh run </dev/null
 
 demo: setup-run  ## speculate, review, apply and revert in a throwaway directory
-	@scripts/demo.sh
+	@$(PYTHON) scripts/demo.py
 
 test: setup  ## the quick tests, a few minutes
 	$(PYTEST) -n 2 --dist loadfile -m "not slow" $(ARGS)

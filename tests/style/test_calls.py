@@ -52,7 +52,7 @@ RULES: dict[str, tuple[Rule, tuple[str, ...], tuple[str, ...], str]] = {
     "files": (
         changes_files,
         ("src/flux/trees", "src/flux/store"),
-        ("src/flux/trees/files.py",),
+        ("src/flux/trees/files.py", "src/flux/store/database.py"),
         "a change of a file must go through the Files port, or no test can make it fail",
     ),
     "clock": (
