@@ -15,14 +15,15 @@ def syncfs(descriptor: int) -> None: ...
 def mount_id(descriptor: int) -> int: ...
 def scan(
     directory: int, prefix: str, skip: list[str], base: dict[str, str] | None
-) -> tuple[dict[str, str], list[str], list[tuple[str, str]], int, list[str]]:
+) -> tuple[dict[str, str], list[str], list[tuple[str, str]], int, list[str], list[str]]:
     """Scan the tree under ``directory`` without the GIL, never following links or crossing mounts.
 
     ``prefix`` is the workspace path of ``directory`` (``/`` for the root). ``skip`` lists workspace paths to leave
-    out. Returns ``(manifest, nested mounts, unreadable (path, reason), total bytes of regular files, racy files)``; with
-    ``base`` the manifest holds only entries whose token differs from the base's (digests aside) or that the base
-    lacks, and each base entry below ``prefix`` that is gone is present with the empty token. Racy files changed so
-    shortly before the scan that a rewrite in the same tick of the clock could leave their token as it is.
+    out. Returns ``(manifest, nested mounts, unreadable (path, reason), total bytes of regular files, racy files,
+    linked entries)``; with ``base`` the manifest holds only entries whose token differs from the base's (digests aside)
+    or that the base lacks, and each base entry below ``prefix`` that is gone is present with the empty token. Racy files changed so
+    shortly before the scan that a rewrite in the same tick of the clock could leave their token as it is. Linked
+    entries are those, directories aside, that have more names than one; not all of them need be in the tree.
     """
 
 def lookup(root: int, paths: list[str]) -> list[str]:
@@ -30,6 +31,9 @@ def lookup(root: int, paths: list[str]) -> list[str]:
 
     No link is followed. Fastest when ``paths`` is sorted.
     """
+
+def filesystem(descriptor: int) -> int:
+    """Return the magic number of the file system that a descriptor lies on (``statfs``)."""
 
 def next_tick() -> None:
     """Wait until the clock that file times are taken from has moved on: a few milliseconds."""

@@ -72,6 +72,7 @@ void release_findings(struct findings *findings)
 	release(&findings->nested);
 	release(&findings->unreadable);
 	release(&findings->racy);
+	release(&findings->linked);
 }
 
 void release_attributes(struct attributes *attributes)

@@ -194,19 +194,23 @@ PyObject *tokens_list(const struct buffer *buffer)
 PyObject *scan_result(const struct findings *findings, PyObject *prefix, const struct buffer *skip, PyObject *base)
 {
 	PyObject *manifest = manifest_of(findings, prefix, skip, base);
-	PyObject *nested = PyList_New(0), *unreadable = PyList_New(0), *racy = PyList_New(0);
-	bool complete = manifest != NULL && nested != NULL && unreadable != NULL && racy != NULL;
+	PyObject *nested = PyList_New(0), *unreadable = PyList_New(0), *racy = PyList_New(0), *linked = PyList_New(0);
+	bool complete = manifest != NULL && nested != NULL && unreadable != NULL && racy != NULL && linked != NULL;
 	unsigned long long total_bytes = 0;
 	for (size_t index = 0; complete && index < WALKERS; index++) {
 		complete = extend(nested, &findings[index].nested, first_of) &&
 			   extend(unreadable, &findings[index].unreadable, both_of) &&
-			   extend(racy, &findings[index].racy, first_of);
+			   extend(racy, &findings[index].racy, first_of) &&
+			   extend(linked, &findings[index].linked, first_of);
 		total_bytes += findings[index].total_bytes;
 	}
-	PyObject *result = complete ? Py_BuildValue("OOOKO", manifest, nested, unreadable, total_bytes, racy) : NULL;
+	PyObject *result = NULL;
+	if (complete)
+		result = Py_BuildValue("OOOKOO", manifest, nested, unreadable, total_bytes, racy, linked);
 	Py_XDECREF(manifest);
 	Py_XDECREF(nested);
 	Py_XDECREF(unreadable);
 	Py_XDECREF(racy);
+	Py_XDECREF(linked);
 	return result;
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -226,4 +227,19 @@ PyObject *native_next_tick(PyObject *self, PyObject *unused)
 	} while (now.tv_sec == first.tv_sec && now.tv_nsec == first.tv_nsec);
 	Py_END_ALLOW_THREADS
 	Py_RETURN_NONE;
+}
+
+PyObject *native_filesystem(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int descriptor, result;
+	struct statfs status;
+	if (!PyArg_ParseTuple(args, "i", &descriptor))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	result = fstatfs(descriptor, &status);
+	Py_END_ALLOW_THREADS
+	if (result < 0)
+		return fail_with(errno);
+	return PyLong_FromUnsignedLong((unsigned long)status.f_type & 0xFFFFFFFFUL);
 }

@@ -100,6 +100,7 @@ static PyMethodDef methods[] = {
 	{"mount_id", native_mount_id, METH_VARARGS, "Return the id of the mount that a descriptor lies on."},
 	{"scan", native_scan, METH_VARARGS, "Scan a tree into a manifest."},
 	{"lookup", native_lookup, METH_VARARGS, "Return the tokens of single entries."},
+	{"filesystem", native_filesystem, METH_VARARGS, "Return the magic number of a file system."},
 	{"next_tick", native_next_tick, METH_NOARGS, "Wait until the clock of file times has moved on."},
 	{NULL, NULL, 0, NULL},
 };

@@ -188,6 +188,8 @@ static int add_entry(struct walker *walker, const struct statx *status, int dire
 	if (error != 0)
 		return 0; /* a link that vanished */
 	append_pair(&walker->findings.entries, &walker->path, walker->token.data, walker->token.length);
+	if (status->stx_nlink > 1 && !S_ISDIR(status->stx_mode))
+		append_pair(&walker->findings.linked, &walker->path, "", 0);
 	return S_ISREG(status->stx_mode) ? count_file(walker, status) : 0;
 }
 
@@ -267,16 +269,21 @@ static int list_at(struct walker *walker, char *path)
 	return error;
 }
 
+static bool is_out_of_memory(const struct findings *findings)
+{
+	return findings->entries.failed || findings->nested.failed || findings->unreadable.failed || findings->racy.failed ||
+	       findings->linked.failed;
+}
+
 static int walk_on(void *argument)
 {
 	struct walker *walker = argument;
-	const struct findings *findings = &walker->findings;
 	char *path;
 	walker->listing = malloc(LISTING_BYTES);
 	while ((path = take_directory(walker->walk)) != NULL) {
 		int error = walker->listing == NULL ? ENOMEM : list_at(walker, path);
 		free(path);
-		if (findings->entries.failed || findings->nested.failed || findings->unreadable.failed || findings->racy.failed)
+		if (is_out_of_memory(&walker->findings))
 			error = ENOMEM;
 		rest(walker->walk, error);
 	}
@@ -297,6 +304,8 @@ static int start(void *argument)
 	if (is_skipped(walker))
 		return 0;
 	int error = add_entry(walker, &status, walk->root, ".");
+	if (error == 0 && is_out_of_memory(&walker->findings))
+		error = ENOMEM;
 	return error != 0 ? error : add_directory(walker);
 }
 

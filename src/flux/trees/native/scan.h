@@ -20,6 +20,7 @@ struct findings {
 	struct buffer nested; /* path, "" */
 	struct buffer unreadable; /* path, reason */
 	struct buffer racy; /* path, "": regular files that changed so recently that a rewrite may leave no trace */
+	struct buffer linked; /* path, "": entries other than directories that have more names than one */
 	uint64_t total_bytes;
 };
 
