@@ -30,7 +30,7 @@ run_tools() {
     cat <<'LIST'
 cc gcc,libc6-dev the native parts cannot be built
 nft nftables sandboxes with --net-port are refused
-ip iproute2 network tests are skipped
+ip iproute2 sandboxes with --net-port are refused
 LIST
 }
 dev_tools() {
