@@ -15,6 +15,7 @@ from flux.core.errors import Code, FluxError
 
 ROOT = "/"
 PATH_BYTES_MAX = 4095
+_ENCODED = "base64:"
 
 
 def to_bytes(path: str) -> bytes:
@@ -47,6 +48,21 @@ def to_json(path: str) -> tuple[str, str | None]:
 def from_json(text: str, encoded: str | None) -> str:
     """Return the path that ``to_json`` was given."""
     return text if encoded is None else from_bytes(base64.b64decode(encoded))
+
+
+def portable(text: str) -> str:
+    """Return ``text`` in one string that JSON can hold: as it is, or its bytes as ``base64:…`` if it is not UTF-8.
+
+    A text that itself begins with ``base64:`` is encoded too, so that ``from_portable`` gives back exactly what it was.
+    """
+    if is_utf8(text) and not text.startswith(_ENCODED):
+        return text
+    return _ENCODED + base64.b64encode(to_bytes(text)).decode("ascii")
+
+
+def from_portable(text: str) -> str:
+    """Return the text that ``portable`` was given."""
+    return from_bytes(base64.b64decode(text[len(_ENCODED) :])) if text.startswith(_ENCODED) else text
 
 
 def printable(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from flux.core.errors import Code, FluxError
-from flux.core.paths import printable
+from flux.core.paths import from_portable, is_utf8, printable
 
 Layout = Literal["bound", "managed"]
 
@@ -31,7 +31,7 @@ class SandboxState(StrEnum):
 
 
 class SandboxMount(msgspec.Struct, frozen=True, kw_only=True):
-    """A read-only directory of the host (``source``) that the sandbox sees at ``target``; both absolute."""
+    """A read-only directory of the host (``source``) that the sandbox sees at ``target``; absolute, portable text."""
 
     source: str
     target: str
@@ -40,7 +40,8 @@ class SandboxMount(msgspec.Struct, frozen=True, kw_only=True):
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one sandbox. Sizes in MiB, times in wall-clock seconds since the epoch.
 
-    ``workspace`` is the bound directory, ``None`` for a managed sandbox over ``template`` (a host directory).
+    ``workspace`` is the bound directory, ``None`` for a managed sandbox over ``template`` (a host directory); both are
+    in ``core.paths.portable`` form, since a record is JSON and a path is bytes.
     ``root_device`` and ``root_inode`` identify the workspace's directory as it was at creation. ``owner`` is the id of
     the key that created it. ``expires_boot_ns`` with ``boot_id`` measures the time-out within one boot.
     """
@@ -71,13 +72,23 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     baseline_at: float | None = None
 
     @property
+    def directory(self) -> str | None:
+        """The bound directory's exact path."""
+        return None if self.workspace is None else from_portable(self.workspace)
+
+    @property
+    def lower(self) -> str:
+        """A managed sandbox's template directory, exactly."""
+        return from_portable(self.template or "")
+
+    @property
     def place(self) -> str:
         """The workspace as the sandbox's own processes name it."""
         return WORK if self.layout == "bound" else "/"
 
 
-def checked_name(name: str | None) -> str | None:
-    """Return a sandbox's name if it is one.
+def checked_name(name: str | None, what: str = "a sandbox") -> str | None:
+    """Return the name of a sandbox, or of ``what`` else, if it is one.
 
     Raises:
         FluxError: ``invalid``.
@@ -85,7 +96,7 @@ def checked_name(name: str | None) -> str | None:
     if name is not None and not _NAME.fullmatch(name):
         raise FluxError(
             Code.INVALID,
-            f"cannot name a sandbox {printable(name)[:80]!r}: a name has 1 to 63 letters, digits, dots, dashes or "
+            f"cannot name {what} {printable(name)[:80]!r}: a name has 1 to 63 letters, digits, dots, dashes or "
             "underscores and starts with a letter or digit",
             {"field": "name"},
         )
@@ -107,3 +118,14 @@ def checked_environment(environment: dict[str, str]) -> dict[str, str]:
                 {"field": "environment"},
             )
     return environment
+
+
+def checked_text(values: dict[str, str], field: str) -> dict[str, str]:
+    """Return names and values that a record can hold.
+
+    Raises:
+        FluxError: ``invalid`` if one of them is not UTF-8.
+    """
+    if not all(is_utf8(key) and is_utf8(value) for key, value in values.items()):
+        raise FluxError(Code.INVALID, f"cannot keep {field}: a name or value is not UTF-8", {"field": field})
+    return values

@@ -27,6 +27,7 @@ T = TypeVar("T")
 META = "meta.json"
 CHANGES = "changes.json"
 BASE = "base.json"
+REQUEST = "request.json"
 BLOBS = "blobs"
 PREIMAGES = "preimages"
 
@@ -64,11 +65,13 @@ class Draft:
         self._descriptors.append(descriptor)
         return descriptor
 
-    def publish(self, record: Changeset, changes: Changes, base: bytes) -> None:
+    def publish(self, record: Changeset, changes: Changes, base: bytes, request: bytes | None) -> None:
         """Write the descriptions, make all of it durable and let readers see it. Raises ``OSError``."""
         step = Point.CHANGESET_WRITE
-        parts = ((CHANGES, msgspec.json.encode(changes)), (BASE, base), (META, msgspec.json.encode(record)))
-        for name, data in parts:
+        parts = {CHANGES: msgspec.json.encode(changes), BASE: base, META: msgspec.json.encode(record)}
+        if request is not None:
+            parts[REQUEST] = request
+        for name, data in parts.items():
             whole.write_new(self._files, step, self.directory, name, data, durable=False)
         self._files.sync_filesystem(step, self.directory)
         self._files.rename_new(Point.CHANGESET_PUBLISH, self._parent, self.name, self._parent, self.id)
@@ -103,14 +106,16 @@ class Changesets:
         finally:
             draft.close()
 
-    def publish(self, draft: Draft, record: Changeset, changes: Changes, base: bytes) -> None:
-        """Publish a draft.
+    def publish(
+        self, draft: Draft, record: Changeset, changes: Changes, base: bytes, request: bytes | None = None
+    ) -> None:
+        """Publish a draft, with the encoded request that it comes from if there was one.
 
         Raises:
             FluxError: ``exhausted`` or ``unavailable``; recovery or the draft's end removes what was written.
         """
         try:
-            draft.publish(record, changes, base)
+            draft.publish(record, changes, base, request)
         except OSError as error:
             raise from_os(error, f"write the changeset {record.id}") from error
 
@@ -149,6 +154,16 @@ class Changesets:
     def read_base(self, changeset_id: str) -> bytes:
         """Return the encoded manifest that the speculation started from."""
         return self._read(changeset_id, BASE)
+
+    def read_request(self, changeset_id: str) -> bytes | None:
+        """Return the encoded request that a changeset comes from, ``None`` if it comes from none."""
+        with self.opened(changeset_id) as directory:
+            try:
+                return whole.read(directory, REQUEST)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                raise _lost(changeset_id, error) from error
 
     def _read(self, changeset_id: str, name: str) -> bytes:
         with self.opened(changeset_id) as directory:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from flux.store.database import Transaction
 
 
-def find(tx: Transaction, scope: str, key: str) -> tuple[str, str] | None:
-    """Return ``(request digest, sandbox id)`` of a key within the scope of one caller."""
-    row = tx.one("SELECT request_sha256, sandbox_id FROM idempotency WHERE scope = ? AND key = ?", (scope, key))
-    return None if row is None else (row[0], row[1])
+class Held(msgspec.Struct, frozen=True):
+    """What a key stands for: the digest of the request, the sandbox that it made, and when (wall-clock seconds)."""
+
+    request_sha256: str
+    sandbox_id: str
+    created_at: float
+
+
+def find(tx: Transaction, scope: str, key: str) -> Held | None:
+    """Return what a key stands for within the scope of one caller."""
+    row = tx.one(
+        "SELECT request_sha256, sandbox_id, created_at FROM idempotency WHERE scope = ? AND key = ?", (scope, key)
+    )
+    return None if row is None else Held(*row)
 
 
 def insert(tx: Transaction, scope: str, key: str, request_sha256: str, sandbox_id: str) -> None:

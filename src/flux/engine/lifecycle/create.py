@@ -1,0 +1,253 @@
+"""Creating sandboxes: what may be bound, names, time-outs, idempotency (20-sandboxes §1, §3)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from flux.core import paths
+from flux.core.access import Actor, Role
+from flux.core.audit import AuditKind
+from flux.core.errors import Code, FluxError
+from flux.core.policy import checked_ports
+from flux.core.requests import CreateSandbox, MountRequest
+from flux.core.sandbox import (
+    RESERVED_TARGETS,
+    Sandbox,
+    SandboxMount,
+    SandboxState,
+    checked_environment,
+    checked_name,
+    checked_text,
+)
+from flux.engine import ids
+from flux.engine.context import Context
+from flux.engine.lifecycle import launch, roots
+from flux.engine.locks import Extent
+from flux.store import idempotency, sandboxes
+
+_NANOSECONDS = 1_000_000_000
+_TTL_MAX_SECONDS = 10 * 365 * 86400
+_KEY_CHARACTERS_MAX = 255
+_CPUS_MAX = 1024.0
+
+
+def create_sandbox(context: Context, actor: Actor, request: CreateSandbox, key: str | None) -> Sandbox:
+    """Create a sandbox, or return the one that the idempotency key made before."""
+    scope, digest = actor.key_id or "", _digest(request)
+    if key is not None:
+        made = _made_before(context, scope, _checked_key(key), digest)
+        if made is not None:
+            return made
+    sandbox = _sandbox(context, actor, request)
+    context.stores.places.make_sandbox(sandbox.id, layer=sandbox.layout == "managed")
+    try:
+        if not _insert(context, sandbox, scope, key, digest):
+            context.stores.places.remove_sandbox(sandbox.id)
+            return create_sandbox(context, actor, request, key)
+    except BaseException:
+        context.stores.places.remove_sandbox(sandbox.id)
+        raise
+    details = {"kind": sandbox.kind, "layout": sandbox.layout}
+    context.stores.audit.append(context.line(AuditKind.SANDBOX_CREATE, actor, sandbox_id=sandbox.id, details=details))
+    return sandbox
+
+
+def _insert(context: Context, sandbox: Sandbox, scope: str, key: str | None, digest: str) -> bool:
+    """Add the row; ``False`` if a request with the same key was faster."""
+    with context.stores.database.transaction() as tx:
+        if key is not None:
+            idempotency.delete_before(tx, tx.now - context.settings.idempotency_seconds)
+            if idempotency.find(tx, scope, key) is not None:
+                return False
+        sandboxes.insert(tx, sandbox)
+        if key is not None:
+            idempotency.insert(tx, scope, key, digest, sandbox.id)
+    return True
+
+
+def _digest(request: CreateSandbox) -> str:
+    return hashlib.sha256(msgspec.json.encode(request, order="sorted")).hexdigest()
+
+
+def _checked_key(key: str) -> str:
+    if not key.isascii() or not key.isprintable() or not 1 <= len(key) <= _KEY_CHARACTERS_MAX:
+        raise FluxError(
+            Code.INVALID,
+            f"cannot use the idempotency key: it has 1 to {_KEY_CHARACTERS_MAX} printable ASCII characters",
+        )
+    return key
+
+
+def _made_before(context: Context, scope: str, key: str, digest: str) -> Sandbox | None:
+    with context.stores.database.reading() as tx:
+        held = idempotency.find(tx, scope, key)
+        if held is None or tx.now - context.settings.idempotency_seconds > held.created_at:
+            return None
+        sandbox = sandboxes.find(tx, held.sandbox_id)
+    if held.request_sha256 != digest:
+        raise FluxError(
+            Code.ALREADY_EXISTS,
+            f"cannot create the sandbox: the idempotency key {key!r} was used with another request; use a new key",
+            {"idempotency_key": key, "sandbox_id": held.sandbox_id},
+        )
+    return sandbox if sandbox is not None and sandbox.state is SandboxState.RUNNING else None
+
+
+def _sandbox(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:
+    kind = request.kind or context.settings.default_kind
+    launch.substrate(context, kind)
+    ttl = _checked_ttl(request)
+    moment = context.moment()
+    workspace, template, identity = _tree(context, actor, request)
+    return Sandbox(
+        id=ids.sandbox(),
+        kind=kind,
+        layout="bound" if workspace else "managed",
+        state=SandboxState.RUNNING,
+        created_at=moment.wall,
+        root_device=identity[0],
+        root_inode=identity[1],
+        name=checked_name(request.name),
+        workspace=None if workspace is None else paths.portable(workspace),
+        template=None if template is None else paths.portable(template),
+        net_ports=checked_ports(request.net_ports),
+        mounts=_checked_mounts(context, actor, request.mounts),
+        environment=checked_text(checked_environment(dict(request.environment)), "environment"),
+        memory_mib=_at_least(request.memory_mib, "memory_mib", 1),
+        cpus=_checked_cpus(request.cpus),
+        pids=_at_least(request.pids, "pids", 1),
+        ttl_seconds=ttl,
+        expires_at=None if ttl is None else moment.wall + ttl,
+        boot_id=moment.boot_id,
+        expires_boot_ns=moment.boot_ns + (ttl or 0) * _NANOSECONDS,
+        metadata=checked_text(dict(request.metadata), "metadata"),
+        owner=actor.key_id,
+    )
+
+
+def _tree(context: Context, actor: Actor, request: CreateSandbox) -> tuple[str | None, str | None, tuple[int, int]]:
+    """Return the bound directory, or the template of a managed one, with the identity of that directory."""
+    if request.workspace is not None and request.template is not None:
+        raise FluxError(Code.INVALID, "cannot create the sandbox: give a workspace or a template, not both")
+    if request.workspace is None:
+        template = _template(context, request.template or context.settings.default_template)
+        return None, template, roots.extent(template).root
+    _refuse_host_directories(actor, "workspace")
+    workspace = checked_workspace(context, request.workspace)
+    return workspace, None, roots.extent(workspace).root
+
+
+def _template(context: Context, name: str) -> str:
+    holder = context.settings.template_root
+    if holder is None:
+        raise FluxError(
+            Code.INVALID,
+            "cannot create a managed sandbox: no templates are configured; give a workspace directory, or set "
+            "template_root under [sandbox.procbox]",
+            {"field": "workspace"},
+        )
+    if "/" in name or name in ("", ".", "..") or "\0" in name:
+        raise FluxError(Code.INVALID, f"cannot use the template {paths.printable(name)[:80]!r}: it is not a name")
+    path = os.path.realpath(os.path.join(holder, name))
+    if not os.path.isdir(path):
+        raise FluxError(
+            Code.NOT_FOUND,
+            f"cannot find the template {paths.printable(name)!r}: there is no such directory in {holder}",
+        )
+    return path
+
+
+def checked_workspace(context: Context, asked: str) -> str:
+    """Return the real path of a directory that may be bound.
+
+    Raises:
+        FluxError: ``invalid`` if it is relative, not there, no directory, ``/``, or overlaps Flux's own state;
+            ``denied`` if it cannot be read.
+    """
+    shown = paths.printable(asked)[:200]
+    if not asked.startswith("/") or "\0" in asked:
+        raise _bad_workspace(shown, "its path is not absolute; give it from / on")
+    if not os.path.isdir(asked):
+        reason = "it is not a directory" if os.path.lexists(asked) else "there is no such directory"
+        raise _bad_workspace(shown, f"{reason}; create it first")
+    path = os.path.realpath(asked)
+    if path == "/":
+        raise _bad_workspace(shown, "/ would bind the whole host; give a project's directory")
+    descriptor = roots.open_directory(path)
+    try:
+        mine = roots.extent(path, descriptor)
+    finally:
+        os.close(descriptor)
+    if mine.overlaps(roots.extent(context.stores.state.path)):
+        raise _bad_workspace(shown, "it contains, or lies in, Flux's state directory; choose another one of the two")
+    return path
+
+
+def _bad_workspace(shown: str, reason: str) -> FluxError:
+    return FluxError(Code.INVALID, f"cannot bind the workspace {shown}: {reason}", {"field": "workspace"})
+
+
+def _refuse_host_directories(actor: Actor, what: str) -> None:
+    if actor.role is Role.USER:
+        raise FluxError(
+            Code.DENIED,
+            f"cannot give the sandbox a {what} of the host with the role {actor.role}; leave it out",
+        )
+
+
+def _checked_mounts(context: Context, actor: Actor, asked: Sequence[MountRequest]) -> tuple[SandboxMount, ...]:
+    if asked:
+        _refuse_host_directories(actor, "mount")
+    state = roots.extent(context.stores.state.path)
+    return tuple(_checked_mount(mount, state) for mount in asked)
+
+
+def _checked_mount(mount: MountRequest, state: Extent) -> SandboxMount:
+    target = paths.normalise(mount.target)
+    source = os.path.realpath(mount.source)
+    reason = None
+    if not mount.source.startswith("/") or not os.path.isdir(source) or source == "/":
+        reason = "its source is not the absolute path of a directory below /"
+    elif any(paths.is_within(target, place) for place in RESERVED_TARGETS) or target == paths.ROOT:
+        reason = "its target is where the sandbox keeps something of its own"
+    elif roots.extent(source).overlaps(state):
+        reason = "its source contains, or lies in, Flux's state directory"
+    if reason is not None:
+        shown = paths.printable(f"{mount.source}:{mount.target}")[:200]
+        raise FluxError(Code.INVALID, f"cannot mount {shown}: {reason}; choose another", {"field": "mounts"})
+    return SandboxMount(source=paths.portable(source), target=paths.portable(target))
+
+
+def _checked_ttl(request: CreateSandbox) -> int | None:
+    if request.on_timeout == "pause":
+        raise FluxError(
+            Code.INVALID,
+            "cannot create the sandbox: its kind cannot be paused at its time-out; use on_timeout kill",
+            {"field": "on_timeout"},
+        )
+    ttl = _at_least(request.ttl_seconds, "ttl_seconds", 1)
+    if ttl is not None and ttl > _TTL_MAX_SECONDS:
+        raise FluxError(Code.INVALID, "cannot create the sandbox: ttl_seconds is too large", {"field": "ttl_seconds"})
+    return ttl
+
+
+def _at_least(value: int | None, field: str, least: int) -> int | None:
+    if value is not None and value < least:
+        raise FluxError(
+            Code.INVALID,
+            f"cannot create the sandbox: {field} is {value}, and at least {least} is needed",
+            {"field": field},
+        )
+    return value
+
+
+def _checked_cpus(cpus: float | None) -> float | None:
+    if cpus is not None and not 0 < cpus <= _CPUS_MAX:
+        raise FluxError(
+            Code.INVALID, f"cannot create the sandbox: cpus is {cpus:g}, not a number of processors", {"field": "cpus"}
+        )
+    return cpus

@@ -1,0 +1,101 @@
+"""Deleting sandboxes: in every state, leaving nothing (20-sandboxes §2)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from flux.core.access import SYSTEM, Actor
+from flux.core.audit import AuditKind
+from flux.core.changeset import LIFE, Changeset, Event, State
+from flux.core.errors import Code, FluxError
+from flux.core.sandbox import Sandbox, SandboxState
+from flux.engine.context import Context
+from flux.engine.speculation import mend, transition
+from flux.store import changeset_index, sandboxes
+from flux.store.changeset_index import Row
+
+_WHY = "its sandbox was deleted"
+
+
+def delete_sandbox(context: Context, actor: Actor, reference: str) -> Sandbox:
+    """Delete a sandbox."""
+    sandbox = context.sandbox(actor, reference)
+    _delete(context, actor, sandbox)
+    return sandbox
+
+
+def end(context: Context, sandbox: Sandbox) -> None:
+    """Delete a sandbox whose time-out has come, or whose deletion was interrupted."""
+    with suppress(FluxError):  # somebody deletes it already, or the disk is in trouble: the next sweep tries again
+        _delete(context, SYSTEM, sandbox)
+
+
+def _delete(context: Context, actor: Actor, sandbox: Sandbox) -> None:
+    with context.locks.deleting(sandbox.id, lambda: context.instances.kill(sandbox.id)):
+        with context.stores.database.transaction() as tx:
+            sandboxes.update(tx, msgspec.structs.replace(sandbox, state=SandboxState.DELETING))
+        context.instances.forget(sandbox.id)
+        _close_changesets(context, actor, sandbox)
+        context.stores.places.remove_sandbox(sandbox.id)
+        context.stores.audit.append(
+            context.line(AuditKind.SANDBOX_DELETE, actor, sandbox_id=sandbox.id, details=_reason(actor))
+        )
+        with context.stores.database.transaction() as tx:
+            sandboxes.delete(tx, sandbox.id)
+
+
+def _reason(actor: Actor) -> dict[str, object]:
+    return {"reason": "time-out"} if actor is SYSTEM else {}
+
+
+def _close_changesets(context: Context, actor: Actor, sandbox: Sandbox) -> None:
+    with context.stores.database.reading() as tx:
+        rows = changeset_index.of_sandbox(tx, sandbox.id)
+    for row in rows:
+        _wait_for(context, row)
+        try:
+            _close(context, actor, row)
+        finally:
+            context.locks.release_changeset(row.id)
+
+
+def _wait_for(context: Context, row: Row) -> None:
+    """Take a changeset, after the request that has it; that one ends soon, as its sandbox is being deleted."""
+    if not context.locks.take_changeset(row.id, context.settings.lock_wait_seconds):
+        raise FluxError(
+            Code.CONFLICT, f"cannot delete the sandbox: a request is still working on its changeset {row.id}; try again"
+        )
+
+
+def _close(context: Context, actor: Actor, row: Row) -> None:
+    if row.intent is not None:
+        mend.mend(context, row)
+    if not context.stores.changesets.exists(row.id):
+        return
+    record = context.stores.changesets.read(row.id)
+    if LIFE.allows(record.state, Event.REJECT):
+        now = context.clock.wall()
+        transition.move(
+            context,
+            actor,
+            msgspec.structs.replace(
+                record,
+                state=LIFE.next(record.state, Event.REJECT),
+                decided_by=actor.name,
+                decided_at=now,
+                finished_at=now,
+                comment=_WHY,
+            ),
+            {"comment": _WHY},
+        )
+    elif record.state in (State.APPLIED, State.FAILED):
+        _drop_kept(context, record)
+
+
+def _drop_kept(context: Context, record: Changeset) -> None:
+    """Drop what was kept for a revert, or for a look at a failure; the record stays for its time."""
+    context.stores.changesets.drop(record.id, "area", "trash", "trash.new", "blobs", "preimages")
+    if record.revertible:
+        transition.update(context, msgspec.structs.replace(record, revertible=False, revertible_reason=_WHY))

@@ -1,0 +1,200 @@
+"""One run of a command in a throwaway copy of a sandbox's tree, up to the capture of what it changed (30 §1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from flux.core import paths, policy, sideeffects
+from flux.core.changeset import Changeset, Discarded, Flow, SideEffects
+from flux.core.limits import MIB
+from flux.core.requests import DryRun, Speculate
+from flux.core.sandbox import HOME, TEMPORARY, Sandbox
+from flux.engine import ids
+from flux.engine.context import Context
+from flux.engine.lifecycle import launch, roots
+from flux.engine.lifecycle.launch import Place
+from flux.engine.lifecycle.roots import Root
+from flux.engine.speculation import stack
+from flux.engine.speculation.drive import Outcome, drive
+from flux.engine.speculation.guard import DiskGuard, tree_size
+from flux.engine.speculation.record import Tree
+from flux.ports.substrate import Instance, Overlay
+from flux.trees import run as trees
+from flux.trees.area import same_mount
+from flux.trees.run import Capture, CaptureRequest, RunTree
+
+PROBES = "probes.json"
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is over: how it ended, what it changed, and of what."""
+
+    outcome: Outcome
+    capture: Capture
+    engine: str
+    engine_reason: str
+    discarded: list[Discarded]
+    side_effects: SideEffects
+    tree: Tree
+
+
+class Targets(msgspec.Struct, frozen=True):
+    """The open directories that take staged contents and pre-images."""
+
+    blobs: int
+    preimages: int
+
+
+def run(
+    context: Context,
+    sandbox: Sandbox,
+    request: Speculate | DryRun,
+    targets: Targets,
+    parents: Sequence[Changeset] = (),
+) -> Finished:
+    """Run a request's command, kill everything, capture. The caller uses the sandbox already.
+
+    Args:
+        context: the engine's surroundings.
+        sandbox: whose tree.
+        request: the command and how to run it.
+        targets: where contents go.
+        parents: unapplied changesets to start from, the first one first.
+    """
+    seconds = launch.timeout_seconds(context, request)
+    launch.arguments(request)
+    wanted = checked_paths(request.paths)
+    with (
+        roots.opened(context, sandbox) as root,
+        context.locks.root(root.extent, exclusive=False),
+        _scratch(context) as scratch,
+        stack.stacked(context, sandbox, root, scratch, parents) as base,
+    ):
+        tree = trees.prepare(
+            base.workspace,
+            base.root,
+            os.path.join(scratch, "tree"),
+            paths=wanted,
+            requested=_engine(context, request),
+            max_bytes=context.settings.max_workspace_bytes,
+            files=context.files,
+            skip=base.skip,
+            probe_cache=os.path.join(context.stores.state.path, PROBES),
+        )
+        try:
+            finished = _run_in(context, sandbox, request, root, tree, scratch, wanted, targets, seconds)
+        finally:
+            tree.close()
+        return base.translate(finished)
+
+
+def _run_in(
+    context: Context,
+    sandbox: Sandbox,
+    request: Speculate | DryRun,
+    root: Root,
+    tree: RunTree,
+    scratch: str,
+    wanted: list[str],
+    targets: Targets,
+    seconds: float,
+) -> Finished:
+    network = request.network != "none"
+    place = Place(tree=tree.tree, home=_home(context, sandbox, scratch, tree), scratch=os.path.join(scratch, "tmp"))
+    spec = launch.spec(context, sandbox, place, network=network)
+    guard = DiskGuard.of(
+        scratch, reserve_bytes=context.settings.disk_reserve_mib * MIB, run_bytes=context.settings.run_max_bytes
+    )
+    substrate = launch.substrate(context, sandbox.kind)
+    with context.instances.throwaway(sandbox.id, lambda: substrate.start(spec)) as instance:
+        outcome = drive(
+            instance,
+            launch.command(sandbox, instance, request),
+            timeout_seconds=seconds,
+            output_bytes=context.settings.caps.output_bytes,
+            guard=guard,
+        )
+        flows, enforced = instance.flows(), instance.network_enforced()
+        capture = _capture(context, instance, tree, wanted, targets)
+        discarded = [*capture.discarded, *_private(scratch)]
+    return Finished(
+        outcome=outcome,
+        capture=capture,
+        engine=tree.engine,
+        engine_reason=tree.reason,
+        discarded=discarded,
+        side_effects=_side_effects(sandbox, network, flows, enforced, capture),
+        tree=Tree(
+            path=root.path,
+            device=root.device,
+            inode=root.inode,
+            same_mount=same_mount(root.descriptor, context.stores.state.changesets),
+        ),
+    )
+
+
+def _capture(context: Context, instance: Instance, tree: RunTree, wanted: list[str], targets: Targets) -> Capture:
+    request = CaptureRequest(
+        paths=wanted,
+        blobs=targets.blobs,
+        preimages=targets.preimages,
+        caps=context.settings.caps,
+        files=context.files,
+    )
+    return tree.capture(instance.tree_descriptor, request)
+
+
+def checked_paths(asked: Sequence[str] | None) -> list[str]:
+    """Return what a changeset covers: normal, sorted, none inside another; all of the workspace by default.
+
+    Raises:
+        FluxError: ``invalid`` for a relative path or one with dots.
+    """
+    wanted = sorted({paths.normalise(path) for path in asked or [paths.ROOT]})
+    return [path for path in wanted if not any(paths.is_within(path, other) for other in wanted if other != path)]
+
+
+def _engine(context: Context, request: Speculate | DryRun) -> trees.CopyEngine:
+    return context.settings.copy_engine if request.copy_engine == "auto" else request.copy_engine
+
+
+@contextmanager
+def _scratch(context: Context) -> Iterator[str]:
+    run_id = ids.run()
+    scratch = context.stores.places.make_scratch(run_id)
+    try:
+        yield scratch
+    finally:
+        context.stores.places.remove_scratch(run_id)
+
+
+def _home(context: Context, sandbox: Sandbox, scratch: str, tree: RunTree) -> str | Overlay:
+    """Return the run's home: a layer over the sandbox's own, or an empty one where there is nothing to see."""
+    own = context.stores.state.place("sandboxes", sandbox.id, "home")
+    mine = os.path.join(scratch, "home")
+    if not os.listdir(own):
+        return mine
+    return trees.private_copy(own, mine, overlay=tree.engine == "overlay", files=context.files)
+
+
+def _private(scratch: str) -> list[Discarded]:
+    """Tell what the run wrote beside the workspace, which goes with it."""
+    found = []
+    for place, name in ((HOME, "home"), (TEMPORARY, "tmp")):
+        entries, size = tree_size(os.path.join(scratch, name))
+        if entries:
+            found.append(Discarded(place=place, entries=entries, size=size))
+    return found
+
+
+def _side_effects(
+    sandbox: Sandbox, network: bool, flows: list[Flow] | None, enforced: bool, capture: Capture
+) -> SideEffects:
+    egress = policy.classify("ports" if network and sandbox.net_ports else "none", sandbox.net_ports)
+    return sideeffects.report(
+        egress, enforced=enforced, observed=flows, changes=len(capture.changes.every()), place=sandbox.place
+    )
