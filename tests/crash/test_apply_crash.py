@@ -1,13 +1,9 @@
-"""Killed at, or failed by, each single call of an apply: after recovery the tree is before or after, nothing between."""
+"""Killed at, or failed by, each single call of an apply: recovery leaves the tree before or after, nothing between."""
 
 from __future__ import annotations
 
 import errno
-import os
 import signal
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,23 +11,6 @@ from flux.core.errors import Code, FluxError
 from flux.failpoints import Point, armed
 from flux.testing.crash import Nth, count, die, fail, in_child
 from tests.crash.scenario import Scenario, apply_with_marker, check, is_committed
-
-MEMORY = Path("/dev/shm")
-
-
-@pytest.fixture(scope="module")
-def memory() -> Iterator[Path]:
-    """A directory on a file system that costs no waiting for a disk."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as name:
-        yield Path(name)
-
-
-@pytest.fixture(scope="module", params=["area beside the journal", "area in the workspace"])
-def scenario(request: pytest.FixtureRequest, memory: Path, tmp_path_factory: pytest.TempPathFactory) -> Scenario:
-    home = memory / request.param
-    home.mkdir()
-    together = request.param == "area beside the journal"
-    return Scenario(home, home / "state" if together else tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="module")

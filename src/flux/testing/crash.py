@@ -1,4 +1,4 @@
-"""Making exactly one call fail, or be the last one of its process. Every call of the Files port reaches its point first.
+"""Making exactly one call fail, or be the last of its process. Every call of the Files port reaches its point first.
 
 A sweep counts the calls of a scenario once and then runs it once for each of them: nothing that can go wrong is left to
 choice.
@@ -21,9 +21,7 @@ class Nth:
     ``spared`` points neither count nor suffer.
     """
 
-    def __init__(
-        self, number: int, effect: Action, *, onwards: bool = False, spared: Collection[Point] = ()
-    ) -> None:
+    def __init__(self, number: int, effect: Action, *, onwards: bool = False, spared: Collection[Point] = ()) -> None:
         self._number = number
         self._effect = effect
         self._onwards = onwards

@@ -59,6 +59,8 @@ def keep(files: Files, directory: int, root: int, record: Journal, revert_bytes:
         remove_tree(files, _STEP, *spot)
     if begun.place == "workspace":
         area.settle_root(files, _STEP, root, begun)
+    if begun.live:  # names inside the trash went as well
+        files.sync_filesystem(_STEP, directory)
     files.sync_file(_STEP, spot[0])
     return applied
 
