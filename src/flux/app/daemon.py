@@ -16,7 +16,7 @@ import structlog
 from anyio import to_thread
 
 from flux.api.rest.application import build
-from flux.api.rest.server import Listeners, serve
+from flux.api.rest.server import HttpService, Listeners
 from flux.app import config, lock, logs, token
 from flux.app.addresses import Address, bind_tcp, bind_unix, url_of
 from flux.app.compose import compose, engine_settings
@@ -72,7 +72,7 @@ def run(options: Options) -> None:
             structlog.get_logger().info("ready", url=url, state_dir=printable(settings.state_dir), pid=os.getpid())
             print(f"fluxd is ready on {url}", flush=True)
 
-        serve(app, listeners, ready, _Sweeper(engine).run)
+        HttpService(app, listeners, ready, _Sweeper(engine).run).run()
         structlog.get_logger().info("stopping")
     structlog.get_logger().info("stopped")
     _end_process()

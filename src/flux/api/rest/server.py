@@ -7,6 +7,7 @@ import contextlib
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ class _Protocol(H11Protocol):
 
 
 class _Server(Server):
-    """Listens at both sockets and leaves signals to ``serve``."""
+    """Listens at both sockets and leaves signals to ``HttpService``."""
 
     unix: socket.socket
     ready: Callable[[], None]
@@ -67,20 +68,46 @@ class _Server(Server):
         return _Protocol(config=self.config, server_state=self.server_state, app_state={})
 
 
-def serve(app: ASGIApp, listeners: Listeners, ready: Callable[[], None], beside: Callable[[], Awaitable[None]]) -> None:
-    """Serve until SIGTERM or SIGINT: then accept no more, let requests finish, cut them after ``GRACE_SECONDS``.
+class HttpService:
+    """Serves an application at two sockets until it is stopped.
 
-    A second signal cuts them at once.
+    Stopping means: accept no more, let requests finish, cut them after ``GRACE_SECONDS``; a second time, cut them at
+    once. In the main thread SIGTERM and SIGINT do it.
 
     Args:
         app: the application.
         listeners: where to listen.
         ready: called once both sockets accept.
-        beside: runs as long as the server does.
+        beside: runs as long as the service does.
     """
-    server = _Server(_config(app, listeners))
-    server.unix, server.ready = listeners.unix, ready
-    asyncio.run(_serve(server, listeners, beside))
+
+    def __init__(
+        self, app: ASGIApp, listeners: Listeners, ready: Callable[[], None], beside: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._server = _Server(_config(app, listeners))
+        self._server.unix, self._server.ready = listeners.unix, ready
+        self._tcp = listeners.tcp
+        self._beside = beside
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        asyncio.run(self._run())
+
+    def stop(self) -> None:
+        """Stop, from any thread."""
+        self._server.force_exit = self._server.should_exit
+        self._server.should_exit = True
+
+    async def _run(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        task = asyncio.ensure_future(self._beside())
+        try:
+            await self._server.serve([self._tcp])
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def _config(app: ASGIApp, listeners: Listeners) -> Config:
@@ -102,20 +129,3 @@ def _config(app: ASGIApp, listeners: Listeners) -> Config:
         ssl_keyfile=listeners.key,
         ssl_version=ssl.PROTOCOL_TLS_SERVER,
     )
-
-
-async def _serve(server: _Server, listeners: Listeners, beside: Callable[[], Awaitable[None]]) -> None:
-    loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, _stop, server)
-    task = asyncio.ensure_future(beside())
-    try:
-        await server.serve([listeners.tcp])
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def _stop(server: _Server) -> None:
-    server.force_exit = server.should_exit
-    server.should_exit = True

@@ -33,6 +33,8 @@ const STATES = {
   failed: "Failed",
 };
 
+const DECISIONS = { approved: "Approved", applied: "Approved", rejected: "Rejected", failed: "Approved" };
+
 export class ChangesetView {
   constructor(place, sandboxName, changed) {
     this.place = place;
@@ -83,7 +85,7 @@ export class ChangesetView {
         data.copy_engine && el("span", { title: data.copy_engine_reason ?? "" }, `${data.run_via}, ${data.copy_engine}`),
         el("span.mono.id", data.id),
       ),
-      data.decided_by && el("p.decision", STATES[data.state], " by ", el("b", visible(data.decided_by)), data.comment && [": “", visible(data.comment), "”"]),
+      data.decided_by && el("p.decision", DECISIONS[data.state] ?? "Decided", " by ", el("b", visible(data.decided_by)), data.comment && [": “", visible(data.comment), "”"]),
       data.error && el("p.problem", visible(data.error)),
     );
   }
@@ -182,9 +184,10 @@ export class ChangesetView {
     const rows = el("div.files");
     const more = el("button.quiet.wide", { type: "button", onclick: () => show() });
     let shown = 0;
+    this.opened = 0;
     const show = () => {
       const next = this.files.slice(shown, shown + FILES_AT_ONCE);
-      next.forEach((file, index) => rows.append(this.fileRow(file, shown + index < OPEN_AT_FIRST)));
+      for (const file of next) rows.append(this.fileRow(file, this.opens(file)));
       shown += next.length;
       more.hidden = shown >= this.files.length;
       more.textContent = `Show ${Math.min(FILES_AT_ONCE, this.files.length - shown)} more of ${this.files.length - shown} files`;
@@ -192,6 +195,14 @@ export class ChangesetView {
     show();
     const summary = KINDS.filter(([kind]) => data.changes[kind].length).map(([kind, , label]) => el(`span.tally.${kind}`, `${data.changes[kind].length} ${label.toLowerCase()}`));
     return el("section", el("h2", "Files ", el("span.tallies", summary, el("span.muted", `${data.changes.unchanged} unchanged`))), rows, more);
+  }
+
+  // The first few files whose content changed are open; what has no text to read is not.
+  opens({ entry }) {
+    const content = (entry.after ?? entry.before).type === "file" && entry.before?.digest !== entry.after?.digest;
+    if (!content || this.opened >= OPEN_AT_FIRST) return false;
+    this.opened += 1;
+    return true;
   }
 
   fileRow(file, open) {

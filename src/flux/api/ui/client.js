@@ -11,13 +11,13 @@ export class Refusal extends Error {
   }
 }
 
-// Takes a token from `#token=…` and removes it from the address and its history entry.
+// Takes a token from `#token=…` and removes it from the address and its history entry; tells whether there was one.
 export function adoptToken() {
   const match = /^#token=(.+)$/.exec(location.hash);
-  if (match) {
-    sessionStorage.setItem(KEY, decodeURIComponent(match[1]));
-    history.replaceState(null, "", location.pathname + "#/");
-  }
+  if (!match) return false;
+  sessionStorage.setItem(KEY, decodeURIComponent(match[1]));
+  history.replaceState(null, "", location.pathname + "#/");
+  return true;
 }
 
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;

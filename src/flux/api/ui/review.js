@@ -16,6 +16,7 @@ const place = (id) => document.getElementById(id);
 const names = new Map();
 let all = [];
 let loaded = false;
+let following = new AbortController();
 
 const view = new ChangesetView(place("detail"), (id) => names.get(id) ?? id, refresh);
 
@@ -107,13 +108,17 @@ function status(text, kind) {
 
 // Waits for the audit log to grow; who may not read it is served by asking again now and then.
 async function follow() {
+  const mine = new AbortController();
+  following.abort();
+  following = mine;
   let cursor;
-  for (;;) {
+  while (!mine.signal.aborted) {
     try {
-      const page = await client.auditAfter(cursor);
+      const page = await client.auditAfter(cursor, mine.signal);
       cursor = page.next_cursor ?? cursor;
       if (page.items.length) await refresh();
     } catch (error) {
+      if (mine.signal.aborted) return;
       if (error.status === 401) return askForToken(error.message);
       if (error.status !== 403) status("The daemon does not answer", "lost");
       await new Promise((resolve) => setTimeout(resolve, FALLBACK_POLL_MS));
@@ -123,6 +128,7 @@ async function follow() {
 }
 
 function askForToken(problem) {
+  following.abort();
   client.forgetToken();
   place("leave").hidden = true;
   status("", "calm");
@@ -161,7 +167,8 @@ async function start() {
 }
 
 window.addEventListener("hashchange", () => {
-  client.adoptToken();
+  if (client.adoptToken()) return void start();
+  if (!client.hasToken()) return;
   drawList();
   drawDetail().catch((error) => error.status === 401 && askForToken(error.message));
 });
