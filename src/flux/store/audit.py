@@ -16,6 +16,7 @@ from flux.store.errors import from_os
 from flux.store.state import StateDirectory
 
 NAME = "audit.log"
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 18
 _decoder = msgspec.json.Decoder(AuditEvent)
 
@@ -27,11 +28,13 @@ class Audit:
         self._files = files
         self._grown = threading.Condition()
         try:
-            # Content may become durable before this name does: the name is synced once, when the file is made.
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._descriptor = os.open(NAME, flags, 0o600, dir_fd=state.root)
+            try:
+                self._descriptor = os.open(NAME, _OPEN, dir_fd=state.root)
+            except FileNotFoundError:
+                os.close(files.create(Point.STATE_OPEN, state.root, NAME))
+                self._descriptor = os.open(NAME, _OPEN, dir_fd=state.root)
             self._size = os.fstat(self._descriptor).st_size
-            if self._size == 0:
+            if self._size == 0:  # its name may not be durable yet
                 files.sync_file(Point.STATE_OPEN, state.root)
             self._torn = self._size > 0 and os.pread(self._descriptor, 1, self._size - 1) != b"\n"
         except OSError as error:

@@ -1,0 +1,147 @@
+"""The database: durable settings, whole transactions, migrations that know their place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from flux.core.errors import Code, FluxError
+from flux.store.database import MIGRATIONS, Database, Moment
+from flux.testing.clock import FakeClock
+
+
+@pytest.fixture
+def database(tmp_path: Path, clock: FakeClock) -> Database:
+    return Database(str(tmp_path / "flux.db"), clock)
+
+
+def test_every_commit_is_durable_and_checked(database: Database) -> None:
+    with database.reading() as tx:
+        assert tx.one("PRAGMA journal_mode") == ("wal",)
+        assert tx.one("PRAGMA synchronous") == (2,)
+        assert tx.one("PRAGMA foreign_keys") == (1,)
+        assert all(
+            "STRICT" in sql
+            for (sql,) in tx.every(
+                "SELECT sql FROM sqlite_master WHERE sql LIKE 'CREATE TABLE%' AND name NOT LIKE 'sqlite_%'"
+            )
+        )
+
+
+def test_only_its_owner_may_read_it(tmp_path: Path, database: Database) -> None:
+    for name in ("flux.db", "flux.db-wal"):
+        assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == 0o600
+
+
+def test_a_transaction_has_one_now(database: Database, clock: FakeClock) -> None:
+    with database.transaction() as tx:
+        first = tx.now
+        clock.advance(5)
+        assert tx.now == first
+
+
+def test_what_raises_is_rolled_back(database: Database) -> None:
+    with pytest.raises(KeyError), database.transaction() as tx:
+        tx.execute("INSERT INTO keys (id, name, role, secret_sha256, created_at) VALUES ('k', 'n', 'user', 's', 0)")
+        raise KeyError
+    with database.transaction() as tx:
+        assert tx.one("SELECT count(*) FROM keys") == (0,)
+
+
+def test_reading_changes_nothing(database: Database) -> None:
+    with database.reading() as tx:
+        tx.execute("INSERT INTO keys (id, name, role, secret_sha256, created_at) VALUES ('k', 'n', 'user', 's', 0)")
+    with database.reading() as tx:
+        assert tx.one("SELECT count(*) FROM keys") == (0,)
+
+
+def test_threads_take_turns(database: Database) -> None:
+    def add(number: int) -> None:
+        for step in range(20):
+            with database.transaction() as tx:
+                tx.execute(
+                    "INSERT INTO keys (id, name, role, secret_sha256, created_at) VALUES (?1, ?1, 'user', ?1, 0)",
+                    (f"{number}-{step}",),
+                )
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.reading() as tx:
+        assert tx.one("SELECT count(*) FROM keys") == (80,)
+
+
+def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path, clock: FakeClock) -> None:
+    path = tmp_path / "flux.db"
+    Database(str(path), clock).close()
+    raw = sqlite3.connect(path)
+    raw.execute("PRAGMA user_version = 999")
+    raw.close()
+    with pytest.raises(FluxError) as caught:
+        Database(str(path), clock)
+    assert caught.value.code is Code.INVALID
+    assert "newer Flux" in caught.value.message
+    raw = sqlite3.connect(path)
+    assert raw.execute("PRAGMA user_version").fetchone() == (999,)
+    raw.close()
+
+
+def test_migrations_continue_where_a_database_stands(tmp_path: Path, clock: FakeClock) -> None:
+    folder = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, folder)
+    path = str(tmp_path / "flux.db")
+    first = Database(path, clock, folder)
+    assert first.created
+    first.close()
+    (folder / "0002_more.sql").write_text("CREATE TABLE more (id TEXT PRIMARY KEY) STRICT;\n")
+    second = Database(path, clock, folder)
+    assert not second.created
+    with second.reading() as tx:
+        assert tx.one("PRAGMA user_version") == (2,)
+        assert tx.one("SELECT count(*) FROM more") == (0,)
+    second.close()
+
+
+def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, clock: FakeClock) -> None:
+    folder = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, folder)
+    path = str(tmp_path / "flux.db")
+    Database(path, clock, folder).close()
+    (folder / "0002_wrong.sql").write_text("CREATE TABLE half (id TEXT) STRICT;\nCREATE TABLE keys (id TEXT) STRICT;\n")
+    with pytest.raises(FluxError):
+        Database(path, clock, folder)
+    raw = sqlite3.connect(path)
+    assert raw.execute("PRAGMA user_version").fetchone() == (1,)
+    assert raw.execute("SELECT count(*) FROM sqlite_master WHERE name = 'half'").fetchone() == (0,)
+    raw.close()
+
+
+def test_a_file_that_is_no_database_is_an_error_of_ours(tmp_path: Path, clock: FakeClock) -> None:
+    path = tmp_path / "flux.db"
+    path.write_bytes(b"not a database at all" * 100)
+    with pytest.raises(FluxError) as caught:
+        Database(str(path), clock)
+    assert caught.value.code is Code.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "boot_ns", "wall", "over"),
+    [
+        ("now", 100, 0.0, True),
+        ("now", 101, 0.0, False),
+        ("before", 0, 50.0, True),
+        ("before", 0, 50.1, False),
+    ],
+)
+def test_a_time_is_over_by_the_boot_clock_in_its_boot_and_by_the_wall_clock_later(
+    boot_id: str, boot_ns: int, wall: float, over: bool
+) -> None:
+    assert Moment(wall=50.0, boot_id="now", boot_ns=100).after(boot_id, boot_ns, wall) is over
