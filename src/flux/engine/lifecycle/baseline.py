@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
-from flux.core import paths
+from flux.core import diff, manifest, paths, risk
 from flux.core.access import Actor
-from flux.core.changeset import Noted
+from flux.core.changeset import Changes, Noted
+from flux.core.errors import Code, FluxError
+from flux.core.manifest import Manifest
 from flux.engine.context import Context
 from flux.engine.lifecycle import roots
 from flux.engine.results import Baseline
@@ -35,7 +39,45 @@ def remember(context: Context, actor: Actor, reference: str) -> Baseline:
     )
 
 
-def _files(entries: dict[str, str]) -> list[str]:
+def changes(context: Context, actor: Actor, reference: str, path: str | None) -> Changes:
+    """Compare the tree with the baseline.
+
+    Raises:
+        FluxError: ``conflict`` if none was remembered, ``invalid`` for a path that is none.
+    """
+    sandbox = context.sandbox(actor, reference)
+    top = paths.ROOT if path is None else paths.normalise(path)
+    base = context.stores.baselines.read(sandbox.id)
+    if base is None:
+        raise FluxError(
+            Code.CONFLICT,
+            f"cannot tell what changed in the sandbox {sandbox.id}: no baseline was remembered; make one first",
+            {"reason": "no_baseline"},
+        )
+    before = {place: token for place, token in base.items() if paths.is_within(place, top)}
+    with (
+        context.locks.sandbox(sandbox.id),
+        roots.opened(context, sandbox) as root,
+        context.locks.root(root.extent, exclusive=False),
+    ):
+        after = scan.scan(root.descriptor, [top]).manifest
+        touched = [place for place in before.keys() | after.keys() if before.get(place) != after.get(place)]
+        scan.fill_digests(root.descriptor, after, _files({place: after[place] for place in touched if place in after}))
+    found = diff.compare(
+        before, after, touched, before_links=diff.links(_inodes(before)), after_links=diff.links(_inodes(after))
+    )
+    changed = {change.location for change in found.changes}
+    return risk.flag(Changes.of(found.changes, unchanged=sum(1 for place in before if place not in changed)))
+
+
+def _inodes(entries: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield the entries whose inode may have another name."""
+    for place, token in entries.items():
+        if not token.startswith("d ") and manifest.parse(token).links > 1:
+            yield place, diff.inode(token)
+
+
+def _files(entries: Manifest) -> list[str]:
     return [path for path, token in entries.items() if token.startswith("f ")]
 
 
