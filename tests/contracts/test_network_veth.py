@@ -53,6 +53,14 @@ def probe(target, port, kind=socket.SOCK_STREAM, protocol=0):
             outcome = os.strerror(error.errno) if error.errno else type(error).__name__
         return outcome if time.monotonic() - started < 5 else "late: " + outcome
 """
+RECEIVE = """
+import socket
+received = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+received.settimeout(0.2)
+received.bind(("0.0.0.0", 443))
+"""
+RECEIVED = "result = received.recv(100)"
+CONNECT = "import socket; s = socket.socket(); s.settimeout(0.2); s.connect(('{}', 443))"
 REFUSED, PROHIBITED = "Connection refused", "Operation not permitted"
 OUTSIDE, HOST = "198.51.100.2", "198.51.100.1"
 
@@ -190,9 +198,37 @@ def test_the_hosts_own_rules_hold_without_the_sandboxs(world: World) -> None:
     assert world.probe(f"'{OUTSIDE}', 443") == "outside"
     for target, port in ((HOST, 443), ("169.254.169.254", 443), (world.address(second), 443), (OUTSIDE, 80)):
         assert world.probe(f"'{target}', {port}") == REFUSED
-    world.sandboxes[first].command("ip addr add 10.219.1.77/32 dev eth0")
-    spoofed = "import socket; s = socket.socket(); s.settimeout(0.2); s.bind(('10.219.1.77', 0)); s.connect"
-    assert world.sandboxes[first].run(f"{spoofed}(('{OUTSIDE}', 443))").startswith("TimeoutError")
+    assert world.host.run(RECEIVE) == world.outside.run(RECEIVE) == ""
+    for target in (HOST, OUTSIDE):
+        world.sandboxes[first].run(f"socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('{target}', 443))")
+    assert world.host.run(RECEIVED) == world.outside.run(RECEIVED) == "TimeoutError None"
+    world.outside.command(f"ip route add 10.219.0.0/16 via {HOST}")
+    assert world.sandboxes[first].run(RECEIVE) == ""
+    world.outside.run(f"received.sendto(b'x', ('{world.address(first)}', 443))")
+    assert world.sandboxes[first].run(RECEIVED) == "TimeoutError None"
+
+
+def test_a_spoofed_source_goes_nowhere(world: World) -> None:
+    """Counted where it would arrive, since no answer could find its way back."""
+    world.connect(443)
+    count = "nft add rule inet seen input tcp flags syn / syn,ack counter"
+    world.outside.command("nft add table inet seen")
+    world.outside.command("nft add chain inet seen input { type filter hook input priority 0 ; }")
+    world.outside.command(count)
+    world.sandboxes[0].command("ip addr add 10.219.1.77/32 dev eth0")
+    spoofed = CONNECT.format(OUTSIDE).replace("s.connect", "s.bind(('10.219.1.77', 0)); s.connect")
+    assert world.sandboxes[0].run(spoofed) == "TimeoutError None"
+    assert "packets 0 " in world.outside.command("nft list table inet seen")
+    assert world.probe(f"'{OUTSIDE}', 443") == "outside"
+    assert "packets 1 " in world.outside.command("nft list table inet seen")
+
+
+def test_a_redirection_of_the_hosts_own_opens_no_way_to_it(world: World) -> None:
+    world.connect(443)
+    world.host.command("nft add table inet own")
+    world.host.command("nft add chain inet own proxy { type nat hook prerouting priority -99 ; }")
+    world.host.command("nft add rule inet own proxy tcp dport 443 redirect to :443")
+    assert world.sandboxes[0].run(CONNECT.format(OUTSIDE)) == "TimeoutError None"
 
 
 def test_sandboxes_do_not_reach_one_another_and_are_not_reached(world: World) -> None:
@@ -202,8 +238,7 @@ def test_sandboxes_do_not_reach_one_another_and_are_not_reached(world: World) ->
     assert world.probe(f"'{world.address(second)}', 443", first) == REFUSED
     world.outside.command(f"ip route add 10.219.0.0/16 via {HOST}")
     for place in (world.outside, world.host):
-        tried = "import socket; s = socket.socket(); s.settimeout(0.2); s.connect"
-        assert place.run(f"{tried}(('{world.address(second)}', 443))").startswith("TimeoutError")
+        assert place.run(CONNECT.format(world.address(second))) == "TimeoutError None"
 
 
 def test_names_are_resolved_only_where_port_53_is_listed(world: World) -> None:

@@ -127,7 +127,6 @@ table inet {rules.link} {{
         {asked}
         ip daddr @forbidden jump refuse
         fib daddr type != unicast jump refuse
-        meta nfproto ipv6 drop
     }}
     chain resolve {{
         type nat hook prerouting priority dstnat; policy accept;
@@ -146,7 +145,6 @@ table inet {rules.link} {{
         oifname "{rules.link}" drop
     }}
     chain leave {{
-        ct state established,related accept
         {asking}
         tcp dport {{ {_ports(rules)} }} accept
         jump refuse
