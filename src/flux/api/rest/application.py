@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route, Router, WebSocketRoute
+from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 
 from flux.api import wire
 from flux.api.operations import OPERATIONS, Operation
@@ -43,16 +43,22 @@ def build(
         metrics: renders the Prometheus page.
         exec_output_bytes: how much of each output the reply of an exec holds.
     """
+    found = routes(engine, metrics, exec_output_bytes=exec_output_bytes)
+    return Guard(Router(found, redirect_slashes=False, default=_nowhere), observer)
+
+
+def routes(engine: Engine, metrics: Callable[[], bytes], *, exec_output_bytes: int) -> list[BaseRoute]:
+    """Return all routes; those of HTTP lead to a ``Resource`` each."""
     threads = Threads()
     resources = [_route(path, methods) for path, methods in _by_path(engine, threads, exec_output_bytes).items()]
-    extra = [
-        Route("/openapi.json", _Resource({"GET": _openapi})),
-        Route("/metrics", _Resource({"GET": _Metrics(engine, threads, metrics)})),
-        Route("/", _Resource({"GET": _front})),
-        *(Route(path, _Resource({"GET": page.serve})) for path in page.ROUTES),
+    return [
+        *resources,
+        Route("/openapi.json", Resource({"GET": _openapi})),
+        Route("/metrics", Resource({"GET": _Metrics(engine, threads, metrics)})),
+        Route("/", Resource({"GET": _front})),
+        *(Route(path, Resource({"GET": page.serve})) for path in page.ROUTES),
         WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(engine, threads)),
     ]
-    return Guard(Router([*resources, *extra], redirect_slashes=False, default=_nowhere), observer)
 
 
 def _by_path(engine: Engine, threads: Threads, exec_output_bytes: int) -> dict[str, dict[str, Endpoint]]:
@@ -65,19 +71,19 @@ def _by_path(engine: Engine, threads: Threads, exec_output_bytes: int) -> dict[s
 
 
 def _route(path: str, methods: Mapping[str, Endpoint]) -> Route:
-    return Route(path.replace("...}", ":path}"), _Resource(methods))
+    return Route(path.replace("...}", ":path}"), Resource(methods))
 
 
-class _Resource:
+class Resource:
     """All methods of one path; a wrong one is 405 and names the right ones."""
 
     def __init__(self, methods: Mapping[str, Handler]) -> None:
-        self._methods = methods
+        self.methods = methods
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        handler = self._methods.get(method)
+        handler = self.methods.get(method)
         if handler is None:
             await self._refused(scope)(scope, receive, send)
             return
@@ -88,7 +94,7 @@ class _Resource:
         await response(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Response:
-        allowed = sorted(self._methods)
+        allowed = sorted(self.methods)
         error = FluxError(
             Code.INVALID,
             f"cannot {scope['method']} that route: it takes {', '.join(allowed)}",
