@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from flux.failpoints import Point
 from flux.ports.files import Files
@@ -13,6 +14,8 @@ from flux.store.state import DIRECTORY, StateDirectory
 _PRIVATE = 0o700
 _OPEN = 0o755
 _STICKY = 0o1777
+_OWN = {"home": _OPEN, "tmp": _STICKY}
+_LAYER = {"layer": _PRIVATE, "layer/upper": _OPEN, "layer/work": _OPEN}
 
 
 class Places:
@@ -29,37 +32,30 @@ class Places:
             FluxError: ``exhausted`` or ``unavailable``; nothing is left behind then.
         """
         try:
-            self._make(Point.SANDBOX_WRITE, self._state.sandboxes, sandbox_id, layer)
+            self._make(Point.SANDBOX_WRITE, self._state.sandboxes, sandbox_id, {**_OWN, **_LAYER} if layer else _OWN)
             self._files.sync_file(Point.SANDBOX_WRITE, self._state.sandboxes)
         except OSError as error:
             remove_tree(self._files, Point.SANDBOX_DELETE, self._state.sandboxes, sandbox_id)
             raise from_os(error, "make a sandbox's directory") from error
 
     def make_scratch(self, run_id: str) -> str:
-        """Make a directory for one run, with ``home`` and ``tmp`` in it, and return its path."""
+        """Make a directory for one run, with ``home``, ``tmp``, ``tree`` and ``parents`` in it; return its path."""
         try:
-            self._make(Point.SCRATCH, self._state.scratch, run_id, False)
+            self._make(Point.SCRATCH, self._state.scratch, run_id, {**_OWN, "tree": _PRIVATE, "parents": _PRIVATE})
         except OSError as error:
             remove_tree(self._files, Point.SCRATCH, self._state.scratch, run_id)
             raise from_os(error, "make room for a run") from error
         return self._state.place("scratch", run_id)
 
-    def _make(self, step: Point, parent: int, name: str, layer: bool) -> None:
+    def _make(self, step: Point, parent: int, name: str, children: Mapping[str, int]) -> None:
         self._files.make_directory(step, parent, name, _PRIVATE)
         directory = os.open(name, DIRECTORY, dir_fd=parent)
         try:
-            self._child(step, directory, "home", _OPEN)
-            self._child(step, directory, "tmp", _STICKY)
-            if layer:
-                self._child(step, directory, "layer", _PRIVATE)
-                for part in ("layer/upper", "layer/work"):
-                    self._child(step, directory, part, _OPEN)
+            for child, mode in children.items():
+                self._files.make_directory(step, directory, child, mode)
+                self._files.set_mode(step, directory, child, mode)  # whatever the process's mask is
         finally:
             os.close(directory)
-
-    def _child(self, step: Point, directory: int, name: str, mode: int) -> None:
-        self._files.make_directory(step, directory, name, mode)
-        self._files.set_mode(step, directory, name, mode)  # whatever the process's mask is
 
     def remove_sandbox(self, sandbox_id: str) -> None:
         """Remove a sandbox's directory.

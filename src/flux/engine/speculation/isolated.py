@@ -11,7 +11,7 @@ import msgspec
 from flux.core import paths, policy, sideeffects
 from flux.core.changeset import Changeset, Discarded, Flow, SideEffects
 from flux.core.limits import MIB
-from flux.core.requests import DryRun, Speculate
+from flux.core.requests import CopyEngine, DryRun, Speculate
 from flux.core.sandbox import HOME, TEMPORARY, Sandbox
 from flux.engine import ids
 from flux.engine.context import Context
@@ -26,6 +26,7 @@ from flux.ports.substrate import Instance, Overlay
 from flux.trees import run as trees
 from flux.trees.area import same_mount
 from flux.trees.run import Capture, CaptureRequest, RunTree
+from flux.trees.workspace import Workspace
 
 PROBES = "probes.json"
 
@@ -83,69 +84,79 @@ def run(
             max_bytes=context.settings.max_workspace_bytes,
             files=context.files,
             skip=base.skip,
-            probe_cache=os.path.join(context.stores.state.path, PROBES),
+            probe_cache=_probes(context),
         )
         try:
-            finished = _run_in(context, sandbox, request, root, tree, scratch, wanted, targets, seconds)
+            setting = _Setting(sandbox, request, root, tree, scratch, wanted, targets, seconds)
+            with _home(context, sandbox, scratch) as home:
+                finished = _run_in(context, setting, home)
         finally:
             tree.close()
         return base.translate(finished)
 
 
-def _run_in(
-    context: Context,
-    sandbox: Sandbox,
-    request: Speculate | DryRun,
-    root: Root,
-    tree: RunTree,
-    scratch: str,
-    wanted: list[str],
-    targets: Targets,
-    seconds: float,
-) -> Finished:
-    network = request.network != "none"
-    place = Place(tree=tree.tree, home=_home(context, sandbox, scratch, tree), scratch=os.path.join(scratch, "tmp"))
-    spec = launch.spec(context, sandbox, place, network=network)
+class _Setting(msgspec.Struct, frozen=True):
+    """What one run is made of."""
+
+    sandbox: Sandbox
+    request: Speculate | DryRun
+    root: Root
+    tree: RunTree
+    scratch: str
+    wanted: list[str]
+    targets: Targets
+    seconds: float
+
+    @property
+    def network(self) -> bool:
+        """Whether the run has the sandbox's network, or none."""
+        return self.request.network != "none"
+
+
+def _run_in(context: Context, setting: _Setting, home: str | Overlay) -> Finished:
+    sandbox, tree, scratch = setting.sandbox, setting.tree, setting.scratch
+    place = Place(tree=tree.tree, home=home, scratch=os.path.join(scratch, "tmp"))
+    spec = launch.spec(context, sandbox, place, network=setting.network)
     guard = DiskGuard.of(
         scratch, reserve_bytes=context.settings.disk_reserve_mib * MIB, run_bytes=context.settings.run_max_bytes
     )
+    private = _Private(scratch)
     substrate = launch.substrate(context, sandbox.kind)
     with context.instances.throwaway(sandbox.id, lambda: substrate.start(spec)) as instance:
         outcome = drive(
             instance,
-            launch.command(sandbox, instance, request),
-            timeout_seconds=seconds,
+            launch.command(sandbox, instance, setting.request),
+            timeout_seconds=setting.seconds,
             output_bytes=context.settings.caps.output_bytes,
             guard=guard,
         )
         flows, enforced = instance.flows(), instance.network_enforced()
-        capture = _capture(context, instance, tree, wanted, targets)
-        discarded = [*capture.discarded, *_private(scratch)]
+        capture = _capture(context, instance, setting)
     return Finished(
         outcome=outcome,
         capture=capture,
         engine=tree.engine,
         engine_reason=tree.reason,
-        discarded=discarded,
-        side_effects=_side_effects(sandbox, network, flows, enforced, capture),
+        discarded=[*capture.discarded, *private.discarded()],
+        side_effects=_side_effects(sandbox, setting.network, flows, enforced, capture),
         tree=Tree(
-            path=root.path,
-            device=root.device,
-            inode=root.inode,
-            same_mount=same_mount(root.descriptor, context.stores.state.changesets),
+            path=setting.root.path,
+            device=setting.root.device,
+            inode=setting.root.inode,
+            same_mount=same_mount(setting.root.descriptor, context.stores.state.changesets),
         ),
     )
 
 
-def _capture(context: Context, instance: Instance, tree: RunTree, wanted: list[str], targets: Targets) -> Capture:
+def _capture(context: Context, instance: Instance, setting: _Setting) -> Capture:
     request = CaptureRequest(
-        paths=wanted,
-        blobs=targets.blobs,
-        preimages=targets.preimages,
+        paths=setting.wanted,
+        blobs=setting.targets.blobs,
+        preimages=setting.targets.preimages,
         caps=context.settings.caps,
         files=context.files,
     )
-    return tree.capture(instance.tree_descriptor, request)
+    return setting.tree.capture(instance.tree_descriptor, request)
 
 
 def checked_paths(asked: Sequence[str] | None) -> list[str]:
@@ -158,7 +169,7 @@ def checked_paths(asked: Sequence[str] | None) -> list[str]:
     return [path for path in wanted if not any(paths.is_within(path, other) for other in wanted if other != path)]
 
 
-def _engine(context: Context, request: Speculate | DryRun) -> trees.CopyEngine:
+def _engine(context: Context, request: Speculate | DryRun) -> CopyEngine:
     return context.settings.copy_engine if request.copy_engine == "auto" else request.copy_engine
 
 
@@ -172,23 +183,54 @@ def _scratch(context: Context) -> Iterator[str]:
         context.stores.places.remove_scratch(run_id)
 
 
-def _home(context: Context, sandbox: Sandbox, scratch: str, tree: RunTree) -> str | Overlay:
-    """Return the run's home: a layer over the sandbox's own, or an empty one where there is nothing to see."""
+@contextmanager
+def _home(context: Context, sandbox: Sandbox, scratch: str) -> Iterator[str | Overlay]:
+    """Hold the run's home: a throwaway copy of the sandbox's own, or an empty one where there is nothing in it."""
     own = context.stores.state.place("sandboxes", sandbox.id, "home")
     mine = os.path.join(scratch, "home")
     if not os.listdir(own):
-        return mine
-    return trees.private_copy(own, mine, overlay=tree.engine == "overlay", files=context.files)
+        yield mine
+        return
+    root = roots.open_directory(own)
+    try:
+        tree = trees.prepare(
+            Workspace(layout="bound", directory=own),
+            root,
+            mine,
+            paths=[paths.ROOT],
+            requested="auto",
+            max_bytes=context.settings.max_workspace_bytes,
+            files=context.files,
+            probe_cache=_probes(context),
+        )
+        try:
+            yield tree.tree
+        finally:
+            tree.close()
+    finally:
+        os.close(root)
 
 
-def _private(scratch: str) -> list[Discarded]:
-    """Tell what the run wrote beside the workspace, which goes with it."""
-    found = []
-    for place, name in ((HOME, "home"), (TEMPORARY, "tmp")):
-        entries, size = tree_size(os.path.join(scratch, name))
-        if entries:
-            found.append(Discarded(place=place, entries=entries, size=size))
-    return found
+def _probes(context: Context) -> str:
+    return os.path.join(context.stores.state.path, PROBES)
+
+
+class _Private:
+    """What the run writes beside the workspace, which goes with it."""
+
+    def __init__(self, scratch: str) -> None:
+        self._places = {HOME: os.path.join(scratch, "home"), TEMPORARY: os.path.join(scratch, "tmp")}
+        self._before = {place: tree_size(path) for place, path in self._places.items()}
+
+    def discarded(self) -> list[Discarded]:
+        """Tell how much more there is than at the start."""
+        found = []
+        for place, path in self._places.items():
+            entries, size = tree_size(path)
+            more = max(entries - self._before[place][0], 0)
+            if more or size > self._before[place][1]:
+                found.append(Discarded(place=place, entries=more, size=max(size - self._before[place][1], 0)))
+        return found
 
 
 def _side_effects(

@@ -124,11 +124,12 @@ def stacked(
         skip=skip,
     )
     try:
-        assert isinstance(copy.tree, str), "a copy is a directory"
-        descriptor = roots.open_directory(copy.tree)
+        tree = copy.tree
+        assert isinstance(tree, str), "a copy is a directory"
+        descriptor = roots.open_directory(tree)
         try:
             touched = _apply_parents(context, parents, descriptor, scratch)
-            yield Stacked(Workspace(layout="bound", directory=copy.tree), descriptor, copy.base.manifest, touched)
+            yield Stacked(Workspace(layout="bound", directory=tree), descriptor, copy.base.manifest, touched)
         finally:
             os.close(descriptor)
     finally:

@@ -1,0 +1,118 @@
+"""An engine on real disk with a clock that stands still, and short ways to ask it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flux.core.access import Actor, Role
+from flux.core.audit import AuditFilter
+from flux.core.changeset import State
+from flux.core.errors import Code, FluxError
+from flux.core.requests import Approve, CreateSandbox, Decide, Speculate
+from flux.core.sandbox import Sandbox
+from flux.engine.engine import Engine
+from flux.engine.results import ChangesetDetail
+from flux.engine.settings import Settings
+from flux.ports.substrate import Substrate
+from flux.store.stores import Stores
+from flux.testing.clock import FakeClock
+from flux.trees.files import SystemFiles
+from tests.engine.plain import Plain
+
+ADMIN = Actor(name="ann", role=Role.ADMIN)
+
+
+class Kit:
+    """One state directory, one workspace, and the engine that is open on them."""
+
+    def __init__(self, folder: Path, substrate: Substrate | None = None, **settings: Any) -> None:
+        self.state = folder / "state"
+        self.work = folder / "work"
+        self.state.mkdir(mode=0o700)
+        self.work.mkdir()
+        self.clock = FakeClock()
+        self.plain = Plain()
+        self.substrate: Substrate = substrate or self.plain
+        copy_engine = "copy" if substrate is None else "auto"
+        self.settings = Settings(**{"default_kind": self.substrate.kind, "copy_engine": copy_engine, **settings})
+        self.engine = self.open()
+
+    def open(self) -> Engine:
+        """Open the state directory, as a start of Flux does."""
+        files = SystemFiles()
+        stores = Stores(str(self.state), self.clock, files)
+        engine = Engine(stores, {self.substrate.kind: self.substrate}, self.clock, files, self.settings)
+        engine.recover()
+        return engine
+
+    def reopen(self) -> Engine:
+        """Open it anew, as after the end of Flux."""
+        self.engine.close()
+        self.engine = self.open()
+        return self.engine
+
+    def sandbox(self, **differently: Any) -> Sandbox:
+        """Create a sandbox on the workspace."""
+        return self.engine.create_sandbox(ADMIN, CreateSandbox(**{"workspace": str(self.work), **differently}))
+
+    def speculate(self, sandbox: Sandbox, command: str, **differently: Any) -> ChangesetDetail:
+        """Run a command in a copy."""
+        return self.engine.speculate(ADMIN, sandbox.id, Speculate(command=command, **differently))
+
+    def approve(self, made: ChangesetDetail, **differently: Any) -> ChangesetDetail:
+        """Approve a changeset."""
+        record = made.changeset
+        return self.engine.approve(ADMIN, record.sandbox_id, record.id, Approve(**differently))
+
+    def reject(self, made: ChangesetDetail) -> ChangesetDetail:
+        """Reject a changeset."""
+        return self.engine.reject(ADMIN, made.changeset.sandbox_id, made.changeset.id, Decide())
+
+    def apply(self, made: ChangesetDetail) -> ChangesetDetail:
+        """Apply a changeset."""
+        return self.engine.apply(ADMIN, made.changeset.sandbox_id, made.changeset.id, Decide())
+
+    def revert(self, made: ChangesetDetail) -> ChangesetDetail:
+        """Make a changeset's inverse."""
+        return self.engine.revert(ADMIN, made.changeset.sandbox_id, made.changeset.id, Decide())
+
+    def land(self, sandbox: Sandbox, command: str, **differently: Any) -> ChangesetDetail:
+        """Speculate, approve, apply."""
+        made = self.speculate(sandbox, command, **differently)
+        self.approve(made)
+        return self.apply(made)
+
+    def state_of(self, made: ChangesetDetail) -> State:
+        """Return a changeset's state as it is now."""
+        record = made.changeset
+        return self.engine.get_changeset(ADMIN, record.sandbox_id, record.id).changeset.state
+
+    def events(self, changeset: str | None = None) -> list[str]:
+        """Return the names of the audit lines, oldest first."""
+        page = self.engine.audit(ADMIN, AuditFilter(changeset=changeset), 1000)
+        return [line.event for line in page.items]
+
+
+class Refused:
+    """Expects a refusal with one code: ``with refused(Code.CONFLICT) as error``."""
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+        self._raises = pytest.raises(FluxError)
+
+    def __enter__(self) -> pytest.ExceptionInfo[FluxError]:
+        self._caught = self._raises.__enter__()
+        return self._caught
+
+    def __exit__(self, *details: Any) -> bool:
+        handled = bool(self._raises.__exit__(*details))
+        assert self._caught.value.code is self.code, self._caught.value.message
+        return handled
+
+
+def refused(code: Code) -> Refused:
+    """Return a block's expectation that it is refused with ``code``."""
+    return Refused(code)

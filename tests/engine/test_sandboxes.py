@@ -1,0 +1,270 @@
+"""Sandboxes: what may be bound, names, idempotency, time-outs, deletion, ownership."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flux.core.access import Actor, Role
+from flux.core.changeset import State
+from flux.core.errors import Code
+from flux.core.requests import CreateKey, CreateSandbox, Exec, MountRequest
+from flux.core.sandbox import Sandbox
+from tests.engine.kit import ADMIN, Kit, refused
+
+AGENT = Actor(name="bot", role=Role.AGENT, key_id="ky1")
+OTHER = Actor(name="cat", role=Role.AGENT, key_id="ky2")
+USER = Actor(name="eve", role=Role.USER, key_id="ky3")
+
+
+def create(kit: Kit, actor: Actor = ADMIN, key: str | None = None, **fields: Any) -> Sandbox:
+    return kit.engine.create_sandbox(actor, CreateSandbox(**{"workspace": str(kit.work), **fields}), key)
+
+
+def test_a_sandbox_is_found_by_id_and_name_and_listed(kit: Kit) -> None:
+    made = create(kit, name="box")
+    assert kit.engine.get_sandbox(ADMIN, made.id) == made
+    assert kit.engine.get_sandbox(ADMIN, "box") == made
+    assert kit.engine.list_sandboxes(ADMIN).items == [made]
+    assert made.id.isalnum() and made.id == made.id.lower()
+    assert kit.reopen().get_sandbox(ADMIN, "box") == made
+    assert kit.events() == ["sandbox.create"]
+
+
+@pytest.mark.parametrize("workspace", ["relative", "", "/", "/nowhere/at/all", "/etc/hostname", "/a\0b"])
+def test_what_cannot_be_bound(kit: Kit, workspace: str) -> None:
+    with refused(Code.INVALID) as error:
+        create(kit, workspace=workspace)
+    assert error.value.message.startswith("cannot bind the workspace")
+    assert kit.engine.list_sandboxes(ADMIN).items == []
+    assert os.listdir(kit.state / "sandboxes") == []
+
+
+@pytest.mark.parametrize("place", ["state", "state/changesets", "."])
+def test_a_workspace_never_overlaps_the_state_directory(kit: Kit, place: str) -> None:
+    with refused(Code.INVALID) as error:
+        create(kit, workspace=str(kit.state.parent / place))
+    assert "state directory" in error.value.message
+
+
+def test_a_link_to_the_state_directory_does_not_hide_it(kit: Kit, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(kit.state)
+    with refused(Code.INVALID):
+        create(kit, workspace=str(tmp_path / "link"))
+
+
+def test_a_link_to_a_workspace_binds_what_it_names(kit: Kit, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(kit.work)
+    assert create(kit, workspace=str(tmp_path / "link")).directory == str(kit.work)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "nothing"},
+        {"name": "no good"},
+        {"net_ports": [0]},
+        {"net_ports": [70000]},
+        {"environment": {"A B": "x"}},
+        {"metadata": {"k": "\udcff"}},
+        {"memory_mib": 0},
+        {"pids": -1},
+        {"cpus": 0.0},
+        {"ttl_seconds": 0},
+        {"on_timeout": "pause"},
+        {"template": "base"},
+        {"workspace": None},
+        {"mounts": [MountRequest(source="relative", target="/opt/x")]},
+        {"mounts": [MountRequest(source="/", target="/opt/x")]},
+        {"mounts": [MountRequest(source="/usr", target="/work/x")]},
+        {"mounts": [MountRequest(source="/usr", target="/")]},
+        {"mounts": [MountRequest(source="/usr", target="/opt/../etc")]},
+    ],
+    ids=str,
+)
+def test_bad_requests_are_refused_and_leave_nothing(kit: Kit, fields: dict[str, Any]) -> None:
+    with refused(Code.INVALID):
+        create(kit, **fields)
+    assert os.listdir(kit.state / "sandboxes") == []
+
+
+def test_a_mount_never_shows_the_state_directory(kit: Kit) -> None:
+    with refused(Code.INVALID):
+        create(kit, mounts=[MountRequest(source=str(kit.state), target="/opt/x")])
+
+
+def test_names_are_unique_and_free_again_after_a_deletion(kit: Kit) -> None:
+    create(kit, name="box")
+    with refused(Code.ALREADY_EXISTS):
+        create(kit, name="box")
+    assert len(os.listdir(kit.state / "sandboxes")) == 1
+    kit.engine.delete_sandbox(ADMIN, "box")
+    create(kit, name="box")
+
+
+def test_one_idempotency_key_makes_one_sandbox(kit: Kit) -> None:
+    first = create(kit, key="k1", name="box")
+    assert create(kit, key="k1", name="box") == first
+    assert kit.reopen().create_sandbox(ADMIN, CreateSandbox(workspace=str(kit.work), name="box"), "k1") == first
+    assert create(kit, key="k2").id != first.id
+    assert kit.events().count("sandbox.create") == 2
+
+
+def test_another_request_under_the_key_is_refused(kit: Kit) -> None:
+    create(kit, key="k1")
+    with refused(Code.ALREADY_EXISTS):
+        create(kit, key="k1", name="other")
+
+
+def test_idempotency_keys_of_different_callers_do_not_meet(kit: Kit) -> None:
+    assert create(kit, AGENT, "k1").id != create(kit, OTHER, "k1").id
+
+
+def test_an_idempotency_key_is_forgotten_in_time_or_with_its_sandbox(kit: Kit) -> None:
+    first = create(kit, key="k1")
+    kit.engine.delete_sandbox(ADMIN, first.id)
+    second = create(kit, key="k1")
+    assert second.id != first.id
+    kit.clock.advance(86_401)
+    assert create(kit, key="k1").id != second.id
+
+
+@pytest.mark.parametrize("key", ["", "a" * 256, "\n", "\u00e4"])
+def test_odd_idempotency_keys_are_refused(kit: Kit, key: str) -> None:
+    with refused(Code.INVALID):
+        create(kit, key=key)
+
+
+def test_deleting_leaves_nothing_and_rejects_what_is_open(kit: Kit) -> None:
+    sandbox = create(kit)
+    pending, approved = kit.speculate(sandbox, "echo a > a"), kit.speculate(sandbox, "echo b > b")
+    kit.approve(approved)
+    kit.engine.delete_sandbox(ADMIN, sandbox.id)
+    assert os.listdir(kit.state / "sandboxes") == []
+    assert os.listdir(kit.state / "scratch") == []
+    assert kit.state_of(pending) is State.REJECTED
+    assert kit.state_of(approved) is State.REJECTED
+    for made in (pending, approved):
+        assert sorted(os.listdir(kit.state / "changesets" / made.changeset.id)) == [
+            "base.json",
+            "changes.json",
+            "meta.json",
+            "request.json",
+        ]
+    with refused(Code.NOT_FOUND):
+        kit.engine.get_sandbox(ADMIN, sandbox.id)
+    with refused(Code.NOT_FOUND):
+        kit.engine.delete_sandbox(ADMIN, sandbox.id)
+    assert kit.events()[-1] == "sandbox.delete"
+
+
+def test_deleting_drops_what_was_kept_for_a_revert(kit: Kit) -> None:
+    (kit.work / "f").write_text("old")
+    sandbox = create(kit)
+    made = kit.land(sandbox, "echo new > f")
+    kit.engine.delete_sandbox(ADMIN, sandbox.id)
+    left = set(os.listdir(kit.state / "changesets" / made.changeset.id))
+    assert not left & {"trash", "area", "blobs", "preimages"}
+    assert not kit.engine.get_changeset(ADMIN, sandbox.id, made.changeset.id).changeset.revertible
+
+
+def test_deleting_ends_what_runs(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, persistent=True)
+    sandbox = create(kit)
+    running = kit.engine.start_exec(ADMIN, sandbox.id, Exec(command="sleep 1000"))
+    kit.plain.instances[0].kill()
+    assert running.wait() is not None
+    for end in (running.stdin, running.stdout, running.stderr):
+        assert end is not None
+        os.close(end)
+    running.close()
+    kit.engine.delete_sandbox(ADMIN, sandbox.id)
+    assert not any(instance.alive() for instance in kit.plain.instances)
+    kit.engine.close()
+
+
+def test_a_sandbox_ends_at_its_time(kit: Kit) -> None:
+    sandbox = create(kit, ttl_seconds=60)
+    kit.clock.set_wall(kit.clock.wall() + 5_000)
+    assert kit.engine.get_sandbox(ADMIN, sandbox.id) == sandbox
+    kit.clock.advance(60)
+    with refused(Code.NOT_FOUND):
+        kit.engine.get_sandbox(ADMIN, sandbox.id)
+    kit.engine.sweep()
+    assert os.listdir(kit.state / "sandboxes") == []
+    assert kit.events()[-1] == "sandbox.delete"
+
+
+def test_agents_see_and_touch_only_what_they_created(kit: Kit) -> None:
+    mine = create(kit, AGENT)
+    theirs, nobodys = create(kit, OTHER), create(kit)
+    assert kit.engine.list_sandboxes(AGENT).items == [mine]
+    for foreign in (theirs, nobodys):
+        for ask in (
+            lambda foreign=foreign: kit.engine.get_sandbox(AGENT, foreign.id),
+            lambda foreign=foreign: kit.engine.delete_sandbox(AGENT, foreign.id),
+            lambda foreign=foreign: kit.engine.execute(AGENT, foreign.id, Exec(command="true")),
+            lambda foreign=foreign: kit.engine.read_file(AGENT, foreign.id, "/x"),
+            lambda foreign=foreign: kit.engine.list_changesets(AGENT, foreign.id),
+        ):
+            with refused(Code.NOT_FOUND):
+                ask()
+    assert {one.id for one in kit.engine.list_sandboxes(ADMIN).items} == {mine.id, theirs.id, nobodys.id}
+
+
+def test_a_user_binds_no_directory_of_the_host(kit: Kit) -> None:
+    with refused(Code.DENIED):
+        create(kit, USER)
+
+
+def test_keys_are_shown_once_work_and_stop_when_revoked(kit: Kit) -> None:
+    made = kit.engine.create_key(ADMIN, CreateKey(name="bot", role="agent"))
+    actor = kit.engine.authenticate(made.secret)
+    assert (actor.name, actor.role, actor.key_id) == ("bot", Role.AGENT, made.key.id)
+    assert made.secret.encode() not in b"".join(path.read_bytes() for path in kit.state.iterdir() if path.is_file())
+    assert kit.engine.list_keys(ADMIN) == [made.key]
+    with refused(Code.ALREADY_EXISTS):
+        kit.engine.create_key(ADMIN, CreateKey(name="bot"))
+    assert kit.engine.revoke_key(ADMIN, "bot").revoked_at is not None
+    for token in (made.secret, "", "flux_x", "\udcff"):
+        with refused(Code.UNAUTHENTICATED):
+            kit.engine.authenticate(token)
+    with refused(Code.NOT_FOUND):
+        kit.engine.revoke_key(ADMIN, "nobody")
+
+
+@pytest.mark.parametrize("role", [Role.REVIEWER, Role.AGENT, Role.USER])
+def test_others_make_no_keys(kit: Kit, role: Role) -> None:
+    with refused(Code.DENIED):
+        kit.engine.create_key(Actor(name="x", role=role, key_id="ky9"), CreateKey(name="more", role="admin"))
+
+
+def test_pages_end(kit: Kit) -> None:
+    made = [create(kit) for _ in range(5)]
+    seen, cursor = [], None
+    while True:
+        page = kit.engine.list_sandboxes(ADMIN, limit=2, cursor=cursor)
+        seen += page.items
+        if page.next_cursor is None:
+            break
+        cursor = page.next_cursor
+    assert seen == made[::-1]
+    for limit, cursor in ((0, None), (1001, None), (5, "x"), (5, "-1")):
+        with refused(Code.INVALID):
+            kit.engine.list_sandboxes(ADMIN, limit=limit, cursor=cursor)
+
+
+def test_a_start_that_fails_is_an_error_and_the_sandbox_stays(kit: Kit) -> None:
+    sandbox = create(kit)
+    kit.plain.broken = True
+    with refused(Code.UNAVAILABLE):
+        kit.engine.execute(ADMIN, sandbox.id, Exec(command="true"))
+    with refused(Code.UNAVAILABLE):
+        kit.speculate(sandbox, "true")
+    assert os.listdir(kit.state / "scratch") == []
+    assert os.listdir(kit.state / "changesets") == []
+    kit.plain.broken = False
+    assert kit.engine.execute(ADMIN, sandbox.id, Exec(command="true")).exit_code == 0
