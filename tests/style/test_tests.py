@@ -1,14 +1,13 @@
-"""Tests that can fail, say why when they are skipped, and never clash."""
+"""Tests that can fail, and say why when they are skipped."""
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Collection
 
 from tests.style import house
 
-LIBRARY = {"raises", "fail"}
+LIBRARY = {"raises", "fail", "expect"}
 
 
 def unexplained(tree: ast.Module) -> list[int]:
@@ -69,12 +68,6 @@ def test_every_test_can_fail() -> None:
         for line, name in toothless(house.parsed(path), proving)
     ]
     assert not findings, house.report("tests that prove nothing:", findings)
-
-
-def test_no_two_test_files_have_one_name() -> None:
-    names = Counter(path.name for path in house.python("tests") if path.name.startswith("test_"))
-    twice = [name for name, count in names.items() if count > 1]
-    assert not twice, house.report("pytest imports test files by name; these are there twice:", twice)
 
 
 def test_offenders_are_found() -> None:

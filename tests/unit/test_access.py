@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from flux.api.operations import OPERATIONS
@@ -16,13 +18,23 @@ def actor(role: Role, key: str | None = "ky1") -> Actor:
     return Actor(name="ann", role=role, key_id=key)
 
 
+def refused(role: Role, operations: Iterable[str]) -> list[str]:
+    def passes(operation: str) -> bool:
+        try:
+            access.permit(actor(role), operation)
+        except FluxError:
+            return False
+        return True
+
+    return [operation for operation in operations if not passes(operation)]
+
+
 def test_every_operation_of_the_api_has_its_roles_and_no_other() -> None:
     assert set(ROLES) == set(OPERATIONS)
 
 
 def test_an_administrator_may_do_everything() -> None:
-    for operation in ROLES:
-        access.permit(actor(Role.ADMIN), operation)
+    assert refused(Role.ADMIN, ROLES) == []
 
 
 @pytest.mark.parametrize("operation", DECISIONS)
@@ -36,7 +48,7 @@ def test_an_agent_and_a_user_never_decide(role: Role, operation: str) -> None:
 
 @pytest.mark.parametrize("operation", DECISIONS)
 def test_a_reviewer_decides(operation: str) -> None:
-    access.permit(actor(Role.REVIEWER), operation)
+    assert refused(Role.REVIEWER, [operation]) == []
 
 
 @pytest.mark.parametrize(
