@@ -21,9 +21,9 @@ def scan(
     ``prefix`` is the workspace path of ``directory`` (``/`` for the root). ``skip`` lists workspace paths to leave
     out. Returns ``(manifest, nested mounts, unreadable (path, reason), total bytes of regular files, racy files,
     linked entries)``; with ``base`` the manifest holds only entries whose token differs from the base's (digests aside)
-    or that the base lacks, and each base entry below ``prefix`` that is gone is present with the empty token. Racy files changed so
-    shortly before the scan that a rewrite in the same tick of the clock could leave their token as it is. Linked
-    entries are those, directories aside, that have more names than one; not all of them need be in the tree.
+    or that the base lacks, and each base entry below ``prefix`` that is gone is present with the empty token. Racy
+    files changed so shortly before the scan that a rewrite in the same tick of the clock could leave their token as
+    it is. Linked entries are those, directories aside, that have more names than one; the others need not be here.
     """
 
 def lookup(root: int, paths: list[str]) -> list[str]:

@@ -1,0 +1,141 @@
+"""Contents of touched files: hashed on both sides, each inode once, and only where it is still what was scanned."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Collection
+
+from flux.core import diff, manifest
+from flux.core.manifest import Manifest, Token
+from flux.failpoints import Point
+from flux.ports.files import Files
+from flux.trees.area import Spot, in_area
+from flux.trees.beneath import open_regular
+from flux.trees.observed import Observed
+from flux.trees.scan import hash_file
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SMALL = 1 << 16
+
+
+class BaseContents:
+    """Files of the base. What changed since the scan has no known content: what was there is gone."""
+
+    def __init__(self, root: int, base: Manifest, moved: Collection[str]) -> None:
+        self._root = root
+        self._base = base
+        self._moved = set(moved)
+
+    def open(self, path: str) -> int | None:
+        """Open a file whose content is still the base's; ``None`` if it is not, or may not be read."""
+        if path in self._moved:
+            return None
+        try:
+            descriptor = open_regular(self._root, path)
+        except OSError:
+            return None
+        if self._is_same(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def _is_same(self, descriptor: int, path: str) -> bool:
+        status = os.fstat(descriptor)
+        fields = self._base[path].split(" ", 8)
+        now = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        return now == tuple(int(field) for field in fields[4:8])
+
+    def digest(self, path: str) -> str | None:
+        """Return the digest of a file of the base, and keep it in the base's manifest."""
+        token = self._base[path]
+        known = token.rpartition(" ")[2]
+        if known != "-":
+            return known
+        descriptor = self.open(path)
+        if descriptor is None:
+            return None
+        try:
+            digest = hash_file(descriptor)
+            if not self._is_same(descriptor, path):
+                self._moved.add(path)
+                return None
+        finally:
+            os.close(descriptor)
+        self._base[path] = manifest.with_digest(token, digest)
+        return digest
+
+
+class RunContents:
+    """Files as the run left them."""
+
+    def __init__(self, observed: Observed, held: int, after: int, base: BaseContents, files: Files) -> None:
+        self._observed = observed
+        self._after = after
+        self._base = base
+        self._files = files
+        self._directories = in_area(held)
+        self._digests: dict[str, str | None] = {}
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._directories.close()
+
+    def best_name(self, path: str) -> str:
+        """Return the name of a file's inode under which its content is the easiest to get at."""
+        group = self._observed.after_links.get(path)
+        if group is None:
+            return path
+        return min(group, key=lambda name: (_PREFERENCE[self._observed.source(name)], name))
+
+    def digest(self, path: str) -> str | None:
+        """Return the digest of a file, ``None`` if it may not be read."""
+        name = self.best_name(path)
+        if name not in self._digests:
+            self._digests[name] = self._hash(name)
+        return self._digests[name]
+
+    def _hash(self, name: str) -> str | None:
+        source = self._observed.source(name)
+        if source == "base":
+            known = self._base.digest(self._observed.origins[name])
+            if known is not None:
+                return known
+        try:
+            descriptor = self.open(name)
+        except OSError:
+            return None
+        try:
+            data = os.read(descriptor, _SMALL)
+            if len(data) < _SMALL and len(data) == diff.size(self._observed.after[name]):
+                return f"sha256:{hashlib.sha256(data).hexdigest()}"
+            return hash_file(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def spot(self, name: str) -> Spot | None:
+        """Return the directory and the name of a file that can be taken out of the throwaway tree, else ``None``."""
+        if self._observed.source(name) != "held":
+            return None
+        return self._directories.parent(name)
+
+    def open(self, name: str) -> int:
+        """Open a file for reading. Raises ``OSError``."""
+        spot = self.spot(name)
+        if spot is None:
+            return open_regular(self._after, name)
+        directory, entry = spot
+        try:
+            return os.open(entry, _OPEN, dir_fd=directory)
+        except PermissionError:  # it is our own, so its permissions are ours to change
+            self._files.set_mode(Point.SCRATCH, directory, entry, stat.S_IRUSR | stat.S_IWUSR)
+            return os.open(entry, _OPEN, dir_fd=directory)
+
+
+_PREFERENCE = {"held": 0, "base": 1, "seen": 2}
+
+
+def is_file(token: Token | None) -> bool:
+    """Tell whether a token is a regular file's."""
+    return token is not None and token.startswith("f ")

@@ -1,0 +1,19 @@
+"""The two kinds of workspace: a directory of the user's, or a writable layer over a template (20-sandboxes §1)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Workspace(msgspec.Struct, frozen=True):
+    """Where a workspace's files are.
+
+    ``bound``: ``directory`` is the user's own. ``managed``: it holds ``upper/`` and ``work/``, the writable layer over
+    the read-only ``template`` directories, nearest first.
+    """
+
+    layout: Literal["bound", "managed"]
+    directory: str
+    template: tuple[str, ...] = ()
