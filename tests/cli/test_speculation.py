@@ -182,7 +182,7 @@ def test_what_cannot_be_done_is_refused(flux: Program, sandbox: str, code: int, 
 
 def test_names_that_are_no_text_travel_exactly(flux: Program, sandbox: str, workspace: Path) -> None:
     name = b"\x1b[31m\xff\n.txt"
-    made = flux("sandbox", "speculate", sandbox, "--", "sh", "-c", 'echo x > "$1"', "sh", os.fsdecode(name))
+    made = speculate(flux, sandbox, "echo x > \"$(printf '\\033[31m\\377\\n.txt')\"")
     change = made["changes"]["added"][0]
     assert "control_chars_in_name" in change["risks"]
     assert "path_base64" in change

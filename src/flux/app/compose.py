@@ -11,6 +11,7 @@ from flux.core.limits import KIB, MIB, Caps
 from flux.engine.engine import Engine
 from flux.engine.settings import Settings
 from flux.network.sink import TunSink
+from flux.network.veth import VethNetwork
 from flux.store.stores import Stores
 from flux.substrates.procbox.substrate import Procbox
 from flux.trees.files import SystemFiles
@@ -36,7 +37,7 @@ def compose(
     clock, files = SystemClock(), SystemFiles()
     stores = Stores(config.state_dir, clock, files)
     try:
-        substrate = Procbox(config.state_dir, sink=TunSink())
+        substrate = Procbox(config.state_dir, sink=TunSink(), network=VethNetwork())
         settings = engine_settings(config, persistent=persistent, admin_token=admin_token)
         return Engine(stores, {substrate.kind: substrate}, clock, files, settings, observer)
     except BaseException:
