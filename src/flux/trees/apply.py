@@ -89,10 +89,18 @@ def apply(job: ApplyJob, commit: Callable[[], None]) -> Applied:
     store = blobs.open_directory(job.directory)
     try:
         staged = blobs.verify(job.files, job.changeset_id, store, job.changes)
-        found = find_conflicts(job.root, job.base, job.changes, paths=job.paths, scope=job.scope, skip=job.skip)
+        plan = make_plan([*_implied(job), *job.changes], job.base)
+        found = find_conflicts(
+            job.root,
+            job.base,
+            job.changes,
+            paths=job.paths,
+            scope=job.scope,
+            skip=job.skip,
+            later=[path for leaving in plan.displaced for path in leaving],
+        )
         if found:
             raise conflict.refusal(job.changeset_id, found)
-        plan = make_plan([*_implied(job), *job.changes], job.base)
         for place in _places(job):
             applied = _Attempt(job, plan, staged, store, place).run(commit)
             if applied is not None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from flux.core import conflict, manifest, paths
 from flux.core.changeset import Change, ConflictScope
 from flux.core.conflict import Conflict, Difference
-from flux.core.manifest import EntryType, Manifest, Token
+from flux.core.manifest import Manifest, Token
 from flux.trees import _native
 from flux.trees.area import Directories, in_workspace
 from flux.trees.scan import Scan, entry, rescan, scan, with_content
@@ -24,6 +24,7 @@ def find_conflicts(
     paths: Sequence[str],
     scope: ConflictScope,
     skip: Collection[str] = (),
+    later: Collection[str] = (),
 ) -> list[Conflict]:
     """Return every path that is not as the changeset expects it, sorted.
 
@@ -35,28 +36,37 @@ def find_conflicts(
         scope: ``all`` looks at everything in ``paths``; ``touched`` at the touched entries, their ancestors, and the
             whole contents of directories that go.
         skip: workspace paths that do not belong to the workspace.
+        later: paths that the caller compares by content itself, once it has displaced them; here their content is read
+            only if size or times have changed.
     """
+    quick = {**base, **{path: _without_digest(base[path]) for path in later if base.get(path, "").startswith("f ")}}
     found: dict[str, Conflict] = {}
     if scope == "all":
-        _judge(root, base, rescan(root, paths, base, skip=skip), found)
+        _judge(root, base, quick, rescan(root, paths, quick, skip=skip), found)
         return [found[path] for path in sorted(found)]
     touched = conflict.touched(changes)
     if touched.trees:
-        _judge(root, base, rescan(root, touched.trees, base, skip=skip), found)
+        _judge(root, base, quick, rescan(root, touched.trees, quick, skip=skip), found)
     present = [path for path, change in touched.entries.items() if change.before is not None and path in base]
-    _judge(root, base, [*present, *(path for path in touched.ancestors if path in base)], found)
+    _judge(root, base, quick, [*present, *(path for path in touched.ancestors if path in base)], found)
     _judge_absent(root, touched.entries, found)
     return [found[path] for path in sorted(found)]
 
 
-def _judge(root: int, base: Manifest, candidates: Collection[str], found: dict[str, Conflict]) -> None:
-    """Compare paths: files whose content the base knows, which the touched ones are, always by content."""
+def _without_digest(token: Token) -> Token:
+    return manifest.with_digest(token, "-")
+
+
+def _judge(root: int, base: Manifest, quick: Manifest, candidates: Collection[str], found: dict[str, Conflict]) -> None:
+    """Compare paths, by content where the base knows it; ``quick`` lacks the digests of what is compared later."""
     ordered = sorted(path for path in candidates if path not in found)
     for path, token in zip(ordered, _native.lookup(root, ordered), strict=True):
         expected, now = base.get(path), token or None
         if expected is None or now is None:
             if expected is not now:
                 found[path] = conflict.conflict(path, expected, now)
+            continue
+        if quick[path] is not expected and conflict.same_so_far(expected, now):
             continue
         known = not expected.endswith(" -")
         if known and conflict.differs(expected, now, by_content=True) is Difference.NEEDS_CONTENT:
@@ -92,16 +102,17 @@ def _is_absent(directories: Directories, path: str) -> bool:
     return False
 
 
-def find_differences(root: int, at: str, expected: Mapping[str, Token], original: str) -> list[Conflict]:
+def find_differences(
+    root: int, at: str, top: Token | None, expected: Mapping[str, Token], original: str
+) -> list[Conflict]:
     """Compare an entry, and all below it, with what it should be; files by content, whatever the times say.
 
     Args:
         root: an open directory that ``at`` is walked from.
-        at: where the entry is now.
+        at: where the entry is now; ``top`` is its token.
         expected: by original path, all that the tree should hold.
         original: the path that ``at`` had before it was moved.
     """
-    top = entry(root, at)
     present: dict[str, Token] = {} if top is None else {at: top}
     unusable: Iterable[str] = ()
     if top is not None and top.startswith("d "):
@@ -130,12 +141,12 @@ def _difference(root: int, place: str, expected: Token | None, found: Token) -> 
     """Return the token that was found if it differs, else ``None``."""
     if expected is None:
         return found
-    before = manifest.parse(expected)
-    if before.type is not EntryType.FILE or not found.startswith("f "):
-        return None if conflict.differs(expected, found) is Difference.EQUAL else found
-    now = with_content(root, place, found)
-    if before.digest is not None:
-        return None if conflict.differs(expected, now, by_content=True) is Difference.EQUAL else now
-    after = manifest.parse(found)
-    same = (before.inode, before.mtime_ns, before.attributes()) == (after.inode, after.mtime_ns, after.attributes())
-    return None if same else now
+    if expected.startswith("f ") and expected.endswith(" -"):  # it could never be read
+        before, after = manifest.parse(expected), manifest.parse(found)
+        same = (before.inode, before.mtime_ns, before.attributes()) == (after.inode, after.mtime_ns, after.attributes())
+        return None if same else found
+    difference = conflict.differs(expected, found, by_content=True)
+    if difference is Difference.NEEDS_CONTENT:
+        found = with_content(root, place, found)
+        difference = conflict.differs(expected, found, by_content=True)
+    return None if difference is Difference.EQUAL else found

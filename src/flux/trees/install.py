@@ -13,7 +13,7 @@ from flux.core.manifest import Manifest, Token
 from flux.core.plan import Plan, Step, expected_tokens
 from flux.failpoints import Point
 from flux.ports.files import Files
-from flux.trees import metadata
+from flux.trees import _native, metadata
 from flux.trees.area import Spot, in_workspace
 from flux.trees.beneath import open_beneath
 from flux.trees.drift import find_differences
@@ -22,6 +22,7 @@ from flux.trees.scan import entry
 from flux.trees.survey import gone
 
 _STEP = Point.APPLY_INSTALL
+_BATCH = 512
 
 
 class Installer:
@@ -49,11 +50,16 @@ class Installer:
                 self._files.set_mode(_STEP, *self._spot(paths.from_bytes(parent.path)), parent.widened)
 
     def install(self) -> None:
-        """Carry out every step."""
+        """Carry out every step; what they displace is checked a batch at a time."""
+        displaced: list[int] = []
         for slot, step in enumerate(self._plan.steps):
             self._rename(slot, step)
             if step.kind != "create":
-                self._check_displaced(slot, step)
+                displaced.append(slot)
+            if len(displaced) == _BATCH:
+                self._check_displaced(displaced)
+                displaced.clear()
+        self._check_displaced(displaced)
 
     def finish(self, late_modes: Sequence[tuple[str, int]]) -> None:
         """Amend attributes, put back modes and times, and check that no directory was moved meanwhile."""
@@ -97,13 +103,16 @@ class Installer:
         except FileNotFoundError as error:
             raise self._refusal([conflict.conflict(step.path, self._base.get(step.path), None)]) from error
 
-    def _check_displaced(self, slot: int, step: Step) -> None:
+    def _check_displaced(self, slots: Sequence[int]) -> None:
         """What left must be what was reviewed, whole: something may have changed just before the rename."""
-        expected = expected_tokens(self._plan.displaced[slot], self._base)
-        expected[step.path] = self._as_widened(step.path, expected.get(step.path))
-        found = find_differences(self._area, f"/{slot}", expected, step.path)
-        if found:
-            raise self._refusal(found)
+        tokens = _native.lookup(self._area, [f"/{slot}" for slot in slots])
+        for slot, token in zip(slots, tokens, strict=True):
+            path = self._plan.steps[slot].path
+            expected = expected_tokens(self._plan.displaced[slot], self._base)
+            expected[path] = self._as_widened(path, expected.get(path))
+            found = find_differences(self._area, f"/{slot}", token or None, expected, path)
+            if found:
+                raise self._refusal(found)
 
     def _as_widened(self, path: str, token: Token | None) -> Token:
         if token is None:
