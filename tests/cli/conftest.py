@@ -24,6 +24,7 @@ class Done:
         self.stderr = process.stderr.decode("utf-8", "surrogateescape")
 
     def reply(self) -> Any:
+        assert self.stdout, (self.code, self.stderr)
         return json.loads(self.stdout)
 
 

@@ -16,8 +16,8 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from flux.cli.main import root
+    from flux.cli.main import COMPLETION, PROGRAM, root
 
     kind = get_completion_class(shell)
     if kind is not None:
-        click.echo(kind(root, {}, "fluxctl", "_FLUXCTL_COMPLETE").source())
+        click.echo(kind(root, {}, PROGRAM, COMPLETION).source())

@@ -18,6 +18,8 @@ from flux.core.paths import printable
 if TYPE_CHECKING:
     from flux.ports.clock import Clock
 
+PROGRAM = "fluxctl"
+COMPLETION = "_FLUXCTL_COMPLETE"
 _BROKEN_PIPE = SIGNAL_BASE + 13
 
 GROUPS = {
@@ -86,9 +88,9 @@ def run(arguments: Sequence[str], opener: Opener, clock: Clock) -> int:
     before = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
     try:
         try:
-            result = root.main(list(arguments), prog_name="fluxctl", standalone_mode=False, obj=invocation)
+            result = _invoke(arguments, invocation)
             sys.stdout.flush()
-            return result if isinstance(result, int) else 0
+            return result
         finally:
             invocation.close()
     except BrokenPipeError:
@@ -99,6 +101,17 @@ def run(arguments: Sequence[str], opener: Opener, clock: Clock) -> int:
         return INTERRUPTED
     except Exception as error:
         return report(_as_flux_error(error), as_json="--json" in before)
+
+
+def _invoke(arguments: Sequence[str], invocation: Invocation) -> int:
+    if COMPLETION in os.environ:
+        root.main(list(arguments), prog_name=PROGRAM, complete_var=COMPLETION, obj=invocation)
+    try:
+        with root.make_context(PROGRAM, list(arguments), obj=invocation) as context:
+            result = root.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    return result if isinstance(result, int) else 0
 
 
 def _as_flux_error(error: Exception) -> FluxError:
@@ -117,7 +130,7 @@ def _as_flux_error(error: Exception) -> FluxError:
 def _usage(error: click.ClickException) -> str:
     message = error.format_message().rstrip(".").removesuffix("?")
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "fluxctl"
+    path = context.command_path if context is not None else PROGRAM
     if isinstance(error, click.NoSuchOption) and context is not None and _takes_command(context.command):
         message += " of fluxctl; the command to run comes after --"
     return f"cannot understand the command line: {message[:1].lower()}{message[1:]}; see: {path} --help"
