@@ -109,6 +109,8 @@ class Refused:
 
     def __exit__(self, *details: Any) -> bool:
         handled = bool(self._raises.__exit__(*details))
+        if not handled:
+            return False
         assert self._caught.value.code is self.code, self._caught.value.message
         return handled
 

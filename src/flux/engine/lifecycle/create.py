@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 
@@ -70,7 +71,8 @@ def _insert(context: Context, sandbox: Sandbox, scope: str, key: str | None, dig
 
 
 def _digest(request: CreateSandbox) -> str:
-    return hashlib.sha256(msgspec.json.encode(request, order="sorted")).hexdigest()
+    # Python's own encoder escapes what is not UTF-8, so every request has a digest.
+    return hashlib.sha256(json.dumps(msgspec.to_builtins(request), sort_keys=True).encode()).hexdigest()
 
 
 def _checked_key(key: str) -> str:

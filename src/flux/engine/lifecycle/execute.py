@@ -135,6 +135,8 @@ def execute(context: Context, actor: Actor, reference: str, request: Exec) -> Ex
             process.kill_tree()
         result = _ended(ended or process.wait(), ended is None, started)
         stdout, stderr = streams.settle()
+    if not instance.alive():
+        streams.finish()
     return ExecResult(
         exit_code=result.exit_code,
         signal=result.signal,
