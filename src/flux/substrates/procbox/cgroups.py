@@ -16,9 +16,8 @@ import msgspec
 
 from flux.core.errors import Code, FluxError
 from flux.ports.substrate import Limits
-from flux.substrates.procbox.groups import CommandGroup, Group, kill_all, remove_tree
+from flux.substrates.procbox.groups import Group, kill_all, remove_tree
 
-ROOT = "/sys/fs/cgroup"
 _PREFIX = "flux-"
 _WANTED = ("memory", "pids", "cpu")
 _MIB = 1 << 20
@@ -222,6 +221,3 @@ def _start_time(pid: int) -> str:
 def _owner_lives(name: str) -> bool:
     parts = name.split("-")
     return len(parts) > 2 and parts[1].isdecimal() and _start_time(int(parts[1])) == parts[2]
-
-
-__all__ = ["ROOT", "Cgroups", "CommandGroup", "Group", "Hierarchies", "find_hierarchies"]

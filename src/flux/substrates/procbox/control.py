@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _socket
+import os
 import struct
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
@@ -130,3 +131,10 @@ def encode_command(command: Command) -> bytes:
         )
     numbers = (command.uid, command.gid, int(command.terminal), len(command.argv), len(environment))
     return _COMMAND.pack(*numbers) + to_bytes(joined) + b"\0"
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of ``content`` at the descriptor's position."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]

@@ -9,6 +9,7 @@ import msgspec
 
 _CAP_SYS_ADMIN, _CAP_SETUID, _CAP_SETGID, _CAP_NET_ADMIN = 21, 7, 6, 12
 _NEEDED = sum(1 << number for number in (_CAP_SYS_ADMIN, _CAP_SETUID, _CAP_SETGID, _CAP_NET_ADMIN))
+TUN = "/dev/net/tun"
 _ALL_IDS = ["0", "0", "4294967295"]
 #: The host's system directories, as far as it has them; each is shown read-only, or is a link into another.
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32")

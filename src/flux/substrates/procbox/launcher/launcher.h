@@ -99,6 +99,7 @@ int open_tree_root(const char *target);
 extern int new_root;
 int target_open(const char *target, int flags);
 int target_directory(const char *target);
+int target_parent(const char *target, const char **name);
 int target_file(const char *target);
 
 /* network.c */

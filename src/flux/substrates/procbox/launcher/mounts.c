@@ -77,7 +77,8 @@ void mounts_pivot(void)
 {
     if (fchdir(new_root) < 0 || syscall(SYS_pivot_root, ".", ".") < 0)
         fail("change the root");
-    if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+    /* Over us lie the old root and, on top of it, the staging tmpfs. */
+    if (umount2(".", MNT_DETACH) < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
         fail("leave the old root");
     close(staging);
     close(new_root);
@@ -293,14 +294,12 @@ void cover(char **arguments)
     close(point);
 }
 
-/* symlink CONTENT TARGET, where TARGET's parent is there */
+/* symlink CONTENT TARGET */
 void make_symlink(char **arguments)
 {
-    const char *slash = strrchr(arguments[1], '/');
-    char parent[TEXT_MAX];
-    snprintf(parent, sizeof parent, "%.*s/", (int)(slash - arguments[1]), arguments[1]);
-    int directory = target_directory(parent);
-    if (symlinkat(arguments[0], directory, slash + 1) < 0)
+    const char *name;
+    int directory = target_parent(arguments[1], &name);
+    if (symlinkat(arguments[0], directory, name) < 0)
         fail("make the link %s", arguments[1]);
     close(directory);
 }

@@ -24,7 +24,7 @@ int target_open(const char *target, int flags)
 }
 
 /* Open the parent of `target`, made if absent, and point *name at its last component. */
-static int parent_directory(const char *target, const char **name)
+int target_parent(const char *target, const char **name)
 {
     const char *slash = strrchr(target, '/');
     char parent[PATH_MAX];
@@ -47,7 +47,7 @@ int target_directory(const char *target)
     if (errno != ENOENT || strcmp(target, "/") == 0)
         fail("open the directory %s", target);
     const char *name;
-    int parent = parent_directory(target, &name);
+    int parent = target_parent(target, &name);
     if (mkdirat(parent, name, 0755) < 0 && errno != EEXIST)
         fail("make the directory %s", target);
     close(parent);
@@ -64,7 +64,7 @@ int target_file(const char *target)
     if (found >= 0)
         return found;
     const char *name;
-    int parent = parent_directory(target, &name);
+    int parent = target_parent(target, &name);
     if (mknodat(parent, name, S_IFREG | 0444, 0) < 0 && errno != EEXIST)
         fail("make the file %s", target);
     close(parent);

@@ -1,0 +1,89 @@
+"""Sandboxes that are process trees in namespaces of their own (20-sandboxes §1, procbox)."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import msgspec
+
+from flux.core.errors import Code, FluxError
+from flux.ports.network import PacketSink, PortNetwork
+from flux.ports.substrate import Capabilities, Check, LaunchSpec
+from flux.substrates.procbox.cgroups import Cgroups
+from flux.substrates.procbox.host import TUN, read_host
+from flux.substrates.procbox.instance import ProcboxInstance
+from flux.substrates.procbox.launch import Start, Tools
+from flux.substrates.procbox.plan import checked, make_plan
+
+_LAUNCHER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_launcher")
+
+
+class Procbox:
+    """Implements ``ports.substrate.Substrate``.
+
+    Args:
+        state_dir: Flux's own state, which no sandbox may see.
+        sink: refuses and records what sandboxes without network send; without one they just have no route.
+        network: lets sandboxes reach ports; without one that is refused.
+        launcher: the program that becomes the init.
+    """
+
+    def __init__(
+        self,
+        state_dir: str,
+        *,
+        sink: PacketSink | None = None,
+        network: PortNetwork | None = None,
+        launcher: str = _LAUNCHER,
+    ) -> None:
+        self._state_dir = os.path.realpath(state_dir)
+        self._host = read_host()
+        self._tools = Tools(launcher, Cgroups(), sink, network)
+        self._running: dict[int, ProcboxInstance] = {}
+        self._lock = threading.Lock()
+        self._swept = False
+
+    @property
+    def kind(self) -> str:
+        return "procbox"
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            can_fork=False,
+            keeps_memory=False,
+            enforces_limits={"memory", "pids"} <= self._tools.cgroups.hierarchies.limits,
+            observes_network=self._tools.sink is not None and os.access(TUN, os.R_OK | os.W_OK),
+            keeps_owners=self._host.privileged,
+        )
+
+    def check(self) -> list[Check]:
+        from flux.substrates.procbox import checks
+
+        network = self._tools.network
+        findings = checks.find(self._tools.launcher, self._host, self._tools.cgroups.hierarchies)
+        return findings if network is None else [*findings, network.available()]
+
+    def start(self, spec: LaunchSpec) -> ProcboxInstance:
+        spec = checked(msgspec.structs.replace(spec, hidden=(*spec.hidden, self._state_dir)))
+        if spec.network == "ports" and self._tools.network is None:
+            raise FluxError(
+                Code.UNAVAILABLE, f"cannot start sandbox {spec.sandbox_id}: nothing here can limit it to its ports"
+            )
+        with self._lock:
+            self._sweep_once()
+            self._running = {tree: instance for tree, instance in self._running.items() if instance.alive()}
+            neighbours = {tree: instance.pidfd for tree, instance in self._running.items()}
+        instance = Start(self._tools, spec, make_plan(spec, self._host), neighbours).run()
+        with self._lock:
+            self._running[instance.tree_descriptor] = instance
+        return instance
+
+    def sweep(self) -> list[str]:
+        """Kill and remove what is left in cgroups of Flux processes that are gone; return their directories."""
+        return self._tools.cgroups.sweep()
+
+    def _sweep_once(self) -> None:
+        if not self._swept:
+            self._swept = True
+            self.sweep()
