@@ -142,24 +142,32 @@ class View:
             lower = f"/proc/self/fd/{descriptor}"
         options = OPTIONS_ROOT if root else OPTIONS_USER
         text = f"{options},lowerdir={lower},upperdir={overlay.upper},workdir={overlay.work}"
-        namespace = ["unshare", "-m", "--propagation", "private"] + (
-            [] if root else ["-U", "--map-current-user", "--keep-caps"]
-        )
+        namespace = ["unshare", "-m", "--propagation", "private"]
+        self._enter = ["-m"]
+        if not root:
+            namespace += ["-U", "--map-current-user", "--keep-caps"]
+            self._enter += ["-U", "--preserve-credentials"]
+        script = 'mount -i -t overlay -o "$1" overlay "$2" && echo ready && read end'
         self._holder = subprocess.Popen(
-            [*namespace, "sh", "-c", 'mount -i -t overlay -o "$1" overlay "$2" && echo ready && read end', "sh", text, str(target)],
+            [*namespace, "sh", "-c", script, "sh", text, str(target)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             pass_fds=() if descriptor is None else (descriptor,),
             env=SHELL_ENVIRONMENT,
-        )  # fmt: skip
+        )
+        self._target = str(target)
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "ready\n"
         return f"/proc/{self._holder.pid}/root{target}"
 
     def run(self, script: str) -> None:
         """Run a command there."""
-        run(script, Path(self.path), check=False)
+        if self._holder is None:
+            run(script, Path(self.path), check=False)
+            return
+        command = ["nsenter", "-t", str(self._holder.pid), *self._enter, "bash", "-c", 'cd "$1" && eval "$2"', "bash"]
+        subprocess.run([*command, self._target, script], check=False, env=SHELL_ENVIRONMENT)
 
     def close(self) -> None:
         """Unmount."""
@@ -199,7 +207,7 @@ def facts(where: Path) -> Tree:
 
 def model(before: Tree, changes: list[Change]) -> Tree:
     """Return what a tree becomes by changes, reckoned from the changes alone."""
-    result = dict(before.items())
+    result = dict(before)
     groups: dict[str, object] = {path: fact[-1] for path, fact in before.items() if fact[-1]}
     for change in changes:
         path = change.location
@@ -214,13 +222,8 @@ def model(before: Tree, changes: list[Change]) -> Tree:
     names: dict[object, list[str]] = {}
     for path, group in groups.items():
         names.setdefault(group, []).append(path)
-    return {
-        path: (
-            *fact[:-1],
-            tuple(sorted(names[groups[path]])) if path in groups and len(names[groups[path]]) > 1 else (),
-        )
-        for path, fact in result.items()
-    }
+    peers = {path: tuple(sorted(names[group])) for path, group in groups.items() if len(names[group]) > 1}
+    return {path: (*fact[:-1], peers.get(path, ())) for path, fact in result.items()}
 
 
 def entry_facts(entry: Entry) -> Facts:
@@ -236,8 +239,7 @@ def prove(arena: Arena, script: str, engine: CopyEngine) -> Capture:
     bare = arena.bare(script)
     found = arena.speculate(script, engine)
     assert facts(arena.workspace) == before, "the run changed the real workspace"
-    expected = dict(bare.items())
-    assert model(before, found.changes.every()) == expected
+    assert model(before, found.changes.every()) == bare
     assert not found.unstaged
     prove_contents(arena, found)
     return found

@@ -48,7 +48,7 @@ def make(root: int, base: Scan, scratch: str, files: Files, *, skip: Collection[
 def _snapshot(root: int, parent: int) -> None:
     reach(Point.SCRATCH)
     # struct btrfs_ioctl_vol_args_v2: source, transaction, flags, four unused, name
-    arguments = struct.pack("=qQQ4Q4040s", root, 0, 0, 0, 0, 0, 0, TREE.encode())
+    arguments = bytearray(struct.pack("=qQQ4Q4040s", root, 0, 0, 0, 0, 0, 0, TREE.encode()))
     try:
         fcntl.ioctl(parent, _SNAP_CREATE_V2, arguments)
     except OSError as error:
@@ -63,5 +63,5 @@ class SnapshotTree(CopyTree):
     def _remove(self) -> None:
         reach(Point.SCRATCH)
         with suppress(OSError):  # for the unprivileged it is removed like any directory
-            fcntl.ioctl(self.parent, _SNAP_DESTROY, struct.pack("=q4088s", 0, TREE.encode()))
+            fcntl.ioctl(self.parent, _SNAP_DESTROY, bytearray(struct.pack("=q4088s", 0, TREE.encode())))
         super()._remove()
