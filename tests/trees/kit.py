@@ -8,7 +8,7 @@ import stat
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,12 @@ class Staging:
     scope: Any = "all"
     paths: tuple[str, ...] = ("/",)
 
+    def moved(self, state: Path) -> Staging:
+        """Return this changeset with its directory elsewhere, such as on another mount."""
+        state.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "-a", str(self.path), str(state / self.name)], check=True)
+        return replace(self, path=state / self.name)
+
     def stage(self, run: Path) -> None:
         """Stage what ``run`` has and the base does not: contents that the base holds by reference, others as blobs."""
         root = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
@@ -203,7 +209,7 @@ class Staging:
         finally:
             os.close(root)
         known = {
-            token.rpartition(" ")[2]: path for path, token in reversed(sorted(self.base.items())) if token[0] == "f"
+            token.rpartition(" ")[2]: path for path, token in sorted(self.base.items(), reverse=True) if token[0] == "f"
         }
         self.changes = [self._staged(change, run, known) for change in compare(self.base, after)]
 

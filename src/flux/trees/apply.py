@@ -174,6 +174,7 @@ class _Attempt:
     def run(self, commit: Callable[[], None]) -> Applied | None:
         """Apply, or return ``None`` with nothing changed if the area cannot be here."""
         job = self._job
+        area.refuse_existing(self._spot)
         record = journal.begin(self._files, job.directory, survey(job.changeset_id, job.root, self._plan, self._place))
         try:
             usable = self._write(record)

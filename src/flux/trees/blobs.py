@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -22,6 +23,8 @@ from flux.trees.scan import hash_file
 NAME = "blobs"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _REPORTED_MAX = 10
+# Nothing is there, or something that is no file: a link, a socket.
+_NOT_IT = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})
 
 
 class Blob(msgspec.Struct, frozen=True):
@@ -53,7 +56,9 @@ def verify(files: Files, changeset_id: str, blobs: int | None, changes: Iterable
             continue
         try:
             blob, digest = _inspect(files, blobs, staged.blob, after.type)
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in _NOT_IT:
+                raise
             wrong.append(change.location)
             continue
         if digest != after.digest:
@@ -66,7 +71,7 @@ def verify(files: Files, changeset_id: str, blobs: int | None, changes: Iterable
 
 def _inspect(files: Files, blobs: int | None, name: str, kind: EntryType) -> tuple[Blob, str | None]:
     if blobs is None:
-        raise FileNotFoundError(name)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     if kind is not EntryType.FILE:  # a socket that a revert puts back; it has no content
         status, attributes = metadata.read((blobs, name))
         return Blob(attributes, status.st_nlink), None

@@ -13,7 +13,9 @@ from flux.trees.area import Spot
 from flux.trees.journal import Attributes
 
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_CAPABILITY = "security.capability"
+_CAPABILITY = "security.capability"  # the kernel drops it with a change of owner
+_ACL = "system.posix_acl_access"  # and rewrites this with a change of mode
+_SET_ID = 0o6000
 # The kernel's and the security modules' own; they describe the machine and are never carried.
 _FOREIGN = ("security.selinux", "security.ima", "security.evm", "security.SMACK64", "security.apparmor")
 # What the overlay left on an inode that came out of its upper layer. It must not reach the workspace.
@@ -86,3 +88,32 @@ def _remove_stale(files: Files, step: Point, spot: Spot, current: Attributes, ne
         except OSError as error:
             if error.errno != errno.ENODATA or key != _CAPABILITY:
                 raise
+
+
+def before_ours(current: Attributes, old: Attributes, new: Attributes, *, directory: bool) -> Attributes:
+    """Return the attributes that take back a change from ``old`` to ``new``, wherever in it a crash came.
+
+    What is neither the old nor the new value somebody else has set since, and it stays. A directory's mtime is always
+    the old one: every step in it changed it.
+    """
+    dropped = {old.mode & ~_SET_ID, new.mode & ~_SET_ID}
+    owner = (current.uid, current.gid)
+    uid, gid = (old.uid, old.gid) if owner == (new.uid, new.gid) else owner
+    return Attributes(
+        old.mode if current.mode == new.mode or current.mode in dropped else current.mode,
+        uid,
+        gid,
+        old.mtime_ns if directory or current.mtime_ns == new.mtime_ns else current.mtime_ns,
+        _xattrs_before_ours(current, old, new),
+    )
+
+
+def _xattrs_before_ours(current: Attributes, old: Attributes, new: Attributes) -> dict[str, bytes]:
+    result = {}
+    for key in old.xattrs.keys() | new.xattrs.keys() | current.xattrs.keys():
+        before, now = old.xattrs.get(key), current.xattrs.get(key)
+        ours = now == new.xattrs.get(key) or key == _ACL or (key == _CAPABILITY and now is None)
+        value = before if ours else now
+        if value is not None:
+            result[key] = value
+    return result

@@ -172,9 +172,7 @@ class RollBack:
         if spot is None or _inode(spot) != amended.inode:
             return  # somebody put another entry there; its attributes are its own
         status, current = metadata.read(spot)
-        target = amended.old
-        if not stat.S_ISDIR(status.st_mode) and current.mtime_ns != amended.new.mtime_ns:
-            target = msgspec.structs.replace(target, mtime_ns=current.mtime_ns)
+        target = metadata.before_ours(current, amended.old, amended.new, directory=stat.S_ISDIR(status.st_mode))
         symlink = stat.S_ISLNK(status.st_mode)
         metadata.settle(self._files, _STEP, spot, current, target, symlink=symlink)
 
