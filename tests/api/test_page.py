@@ -202,10 +202,14 @@ def test_a_stale_review_is_refused(visit: Visit, changeset: dict[str, Any], clie
 
 
 def test_nothing_in_a_changeset_is_markup_or_deceives(visit: Visit, client: HttpClient, sandbox: str) -> None:
-    command = (
-        f"printf '%s\\n' '{MARKUP}' > 'a{MARKUP.replace('/', '')}'; printf 'x' > \"$(printf 'in\\342\\200\\256gpj.exe')\"; "
-        f"printf 'a\\nb' > \"$(printf 'new\\nline')\"; echo '{MARKUP}'; printf '\\033]0;title\\007 \\033[31mred\\033[0m\\n'"
+    commands = (
+        f"printf '%s\\n' '{MARKUP}' > 'a{MARKUP.replace('/', '')}'",
+        "printf 'x' > \"$(printf 'in\\342\\200\\256gpj.exe')\"",
+        "printf 'a\\nb' > \"$(printf 'new\\nline')\"",
+        f"echo '{MARKUP}'",
+        "printf '\\033]0;title\\007 \\033[31mred\\033[0m\\n'",
     )
+    command = "; ".join(commands)
     made = client.call("sandbox.speculate", sandbox=sandbox, body=Speculate(command=command))
     visit.enter(visit.daemon.token, place_of(made))
     page = visit.page
