@@ -16,6 +16,7 @@ import msgspec
 
 from flux.core.errors import Code, FluxError
 from flux.ports.substrate import Limits
+from flux.substrates.procbox import virtual
 from flux.substrates.procbox.groups import Group, kill_all, remove_tree
 
 _PREFIX = "flux-"
@@ -94,34 +95,18 @@ def _unified(point: str, path: str) -> tuple[str | None, frozenset[str]]:
 
 
 def _enabled(directory: str) -> frozenset[str]:
-    wanted = set(_read(f"{directory}/cgroup.controllers").split()) & set(_WANTED)
-    for controller in wanted - set(_read(f"{directory}/cgroup.subtree_control").split()):
+    wanted = set(virtual.read(f"{directory}/cgroup.controllers").split()) & set(_WANTED)
+    for controller in wanted - set(virtual.read(f"{directory}/cgroup.subtree_control").split()):
         with contextlib.suppress(OSError):
-            _write(f"{directory}/cgroup.subtree_control", f"+{controller}")
-    return frozenset(wanted & set(_read(f"{directory}/cgroup.subtree_control").split()))
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode("ascii"))
-    finally:
-        os.close(descriptor)
+            virtual.write(f"{directory}/cgroup.subtree_control", f"+{controller}")
+    return frozenset(wanted & set(virtual.read(f"{directory}/cgroup.subtree_control").split()))
 
 
 class Cgroups:
     """Makes and removes groups of this process."""
 
     def __init__(self) -> None:
-        self.hierarchies = find_hierarchies(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+        self.hierarchies = find_hierarchies(virtual.read("/proc/self/mountinfo"), virtual.read("/proc/self/cgroup"))
         self._owner = f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-"
         self._numbers = itertools.count(1)
 
@@ -206,7 +191,7 @@ def _split_limits(limits: Limits) -> Iterator[tuple[str, str, str]]:
 def _set(path: str, value: str) -> None:
     """Set a bound; a machine without swap accounting has no file for it, and no swap to bound."""
     try:
-        _write(path, value)
+        virtual.write(path, value)
     except FileNotFoundError:
         if "swap" not in path and "memsw" not in path:
             raise
@@ -214,7 +199,7 @@ def _set(path: str, value: str) -> None:
 
 def _start_time(pid: int) -> str:
     """When a process started, in ticks since boot: with its pid, its identity; empty if there is none."""
-    text = _read(f"/proc/{pid}/stat")
+    text = virtual.read(f"/proc/{pid}/stat")
     return text.rpartition(")")[2].split()[19] if text else ""
 
 

@@ -10,6 +10,7 @@ import signal
 import threading
 
 from flux.ports.substrate import Usage
+from flux.substrates.procbox import virtual
 
 _COMMANDS = "commands"
 _TURN_SECONDS = 0.001
@@ -99,34 +100,32 @@ class Group:
     def freeze(self) -> None:
         """Stop every command's processes; return when they stand still."""
         if self.unified is not None:
-            _write(f"{self.commands}/cgroup.freeze", "1")
+            virtual.write(f"{self.commands}/cgroup.freeze", "1")
             _await(f"{self.commands}/cgroup.events", "frozen 1")
         else:
-            _write(f"{self.split['freezer']}/freezer.state", "FROZEN")
-            while _read(f"{self.split['freezer']}/freezer.state") != "FROZEN\n":
+            virtual.write(f"{self.split['freezer']}/freezer.state", "FROZEN")
+            while virtual.read(f"{self.split['freezer']}/freezer.state") != "FROZEN\n":
                 threading.Event().wait(_TURN_SECONDS)
 
     def thaw(self) -> None:
         """Let them run on."""
         if self.unified is not None:
-            _write(f"{self.commands}/cgroup.freeze", "0")
+            virtual.write(f"{self.commands}/cgroup.freeze", "0")
         elif "freezer" in self.split:
-            _write(f"{self.split['freezer']}/freezer.state", "THAWED")
+            virtual.write(f"{self.split['freezer']}/freezer.state", "THAWED")
 
     def usage(self) -> Usage | None:
         """Return what is used; ``None`` where the groups do not count it."""
         if self.unified is None:
             return None
-        processes = sum(len(_read(f"{path}/cgroup.procs").split()) for path, _, _ in os.walk(self.commands))
-        statistics = dict(line.split() for line in _read(f"{self.unified}/cpu.stat").splitlines())
-        memory = _read(f"{self.unified}/memory.current")
+        processes = sum(len(virtual.read(f"{path}/cgroup.procs").split()) for path, _, _ in os.walk(self.commands))
+        statistics = dict(line.split() for line in virtual.read(f"{self.unified}/cpu.stat").splitlines())
+        memory = virtual.read(f"{self.unified}/memory.current")
         if not memory and "memory" in self.split:
-            memory = _read(f"{self.split['memory']}/memory.usage_in_bytes")
+            memory = virtual.read(f"{self.split['memory']}/memory.usage_in_bytes")
         if not memory or "usage_usec" not in statistics:
             return None
-        return Usage(
-            processes=processes, memory=int(memory), cpu_seconds=int(statistics["usage_usec"]) / _MICROSECONDS
-        )
+        return Usage(processes=processes, memory=int(memory), cpu_seconds=int(statistics["usage_usec"]) / _MICROSECONDS)
 
     def remove(self) -> None:
         """Remove all of it. The sandbox's processes are dead. Idempotent."""
@@ -139,7 +138,7 @@ class Group:
 def kill_all(directory: str) -> None:
     """Kill every process in a group and below it, whatever kind it is, and return when all are dead."""
     if os.path.exists(f"{directory}/cgroup.kill"):
-        _write(f"{directory}/cgroup.kill", "1")
+        virtual.write(f"{directory}/cgroup.kill", "1")
         _await(f"{directory}/cgroup.events", "populated 0")
         return
     for path, _, _ in os.walk(directory):
@@ -149,14 +148,14 @@ def kill_all(directory: str) -> None:
 def _kill_split(directory: str) -> None:
     """Nothing forks while it is frozen, so that one pass reaches all; without a freezer, until none is left."""
     state = f"{directory}/freezer.state"
-    while pids := _read(f"{directory}/cgroup.procs").split():
+    while pids := virtual.read(f"{directory}/cgroup.procs").split():
         if os.path.exists(state):
-            _write(state, "FROZEN")
+            virtual.write(state, "FROZEN")
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         if os.path.exists(state):
-            _write(state, "THAWED")
+            virtual.write(state, "THAWED")
         threading.Event().wait(_TURN_SECONDS)
 
 
@@ -182,21 +181,5 @@ def _await(events: str, wanted: str) -> None:
         poll.register(descriptor, select.POLLPRI)
         while wanted not in os.pread(descriptor, 4096, 0).decode("ascii"):
             poll.poll()
-    finally:
-        os.close(descriptor)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode("ascii"))
     finally:
         os.close(descriptor)

@@ -7,6 +7,8 @@ import os
 
 import msgspec
 
+from flux.substrates.procbox import virtual
+
 _CAP_SYS_ADMIN, _CAP_SETUID, _CAP_SETGID, _CAP_NET_ADMIN = 21, 7, 6, 12
 _NEEDED = sum(1 << number for number in (_CAP_SYS_ADMIN, _CAP_SETUID, _CAP_SETGID, _CAP_NET_ADMIN))
 TUN = "/dev/net/tun"
@@ -30,7 +32,7 @@ def read_host() -> Host:
     """Look at this process and this machine."""
     return Host(
         privileged=os.geteuid() == 0 and _effective_capabilities() & _NEEDED == _NEEDED,
-        initial=_read("/proc/self/uid_map").split() == _ALL_IDS,
+        initial=virtual.read("/proc/self/uid_map").split() == _ALL_IDS,
         uid=os.geteuid(),
         gid=os.getegid(),
         system=tuple((name, _link(f"/{name}")) for name in _SYSTEM if os.path.isdir(f"/{name}")),
@@ -51,13 +53,8 @@ def _link(path: str) -> str | None:
     return os.readlink(path) if os.path.islink(path) else None
 
 
-def _read(path: str) -> str:
-    with open(path, encoding="ascii", errors="replace") as file:
-        return file.read()
-
-
 def _effective_capabilities() -> int:
-    for line in _read("/proc/self/status").split("\n"):
+    for line in virtual.read("/proc/self/status").split("\n"):
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0

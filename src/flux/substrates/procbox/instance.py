@@ -35,6 +35,7 @@ class ProcboxInstance:
         terminals: the open ``/dev/pts`` of the sandbox, to be closed with the instance.
         group: its cgroups.
         flows: what is seen of its network.
+        device: the device that a sandbox without network sends into, to be closed with the instance.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ProcboxInstance:
         terminals: int,
         group: Group,
         flows: FlowSource | None,
-        enforced: bool,
+        device: int | None,
     ) -> None:
         self.pid = pid
         self.pidfd = pidfd
@@ -56,7 +57,7 @@ class ProcboxInstance:
         self._terminals = terminals
         self._group = group
         self._flows = flows
-        self._enforced = enforced
+        self._device = device
         self._numbers = itertools.count(1)
         self._processes: dict[int, ProcboxProcess] = {}
         self._lock = threading.Lock()
@@ -124,7 +125,7 @@ class ProcboxInstance:
         return None if self._flows is None else self._flows.flows()
 
     def network_enforced(self) -> bool:
-        return self._enforced
+        return True  # a namespace without a link, or with one whose rules were there before it
 
     def usage(self) -> Usage:
         return self._group.usage() or usage.measure(self.pid)
@@ -157,6 +158,8 @@ class ProcboxInstance:
                 os.close(descriptor)
             if self._flows is not None:
                 self._flows.close()
+            if self._device is not None:
+                control.abandon(self._device)
             self._group.remove()
 
     def tell(self, kind: Kind, number: int, value: int = 0) -> bool:
@@ -185,13 +188,13 @@ class ProcboxInstance:
         try:
             return self._group.command()
         except OSError as error:
-            raise _ended() if self._lost else FluxError(
-                Code.UNAVAILABLE, f"cannot run the command: cgroup {error.filename}: {error.strerror}"
+            raise (
+                _ended()
+                if self._lost
+                else FluxError(Code.UNAVAILABLE, f"cannot run the command: cgroup {error.filename}: {error.strerror}")
             ) from error
 
-    def _request(
-        self, number: int, group: CommandGroup | None, content: bytes, streams: tuple[int, int, int]
-    ) -> None:
+    def _request(self, number: int, group: CommandGroup | None, content: bytes, streams: tuple[int, int, int]) -> None:
         flags = Spawn.KEEPER if group is None else Spawn.INTO if group.unified else Spawn.JOIN
         opened = [os.memfd_create("flux-command", os.MFD_CLOEXEC)]
         try:

@@ -30,9 +30,7 @@ class Tools:
         network: connects sandboxes with ports.
     """
 
-    def __init__(
-        self, launcher: str, cgroups: Cgroups, sink: PacketSink | None, network: PortNetwork | None
-    ) -> None:
+    def __init__(self, launcher: str, cgroups: Cgroups, sink: PacketSink | None, network: PortNetwork | None) -> None:
         self.launcher = launcher
         self.cgroups = cgroups
         self.sink = sink
@@ -75,7 +73,7 @@ class Start:
             undo.callback(channel.close)  # first of all: it ends the launcher and the init
             self._send(channel, group)
             ready = self._await(channel)
-            enforced = self._observe(ready)
+            device = self._observe(ready)
             undo.pop_all()
             os.waitpid(launcher, 0)
             assert self._pidfd is not None
@@ -87,7 +85,7 @@ class Start:
             terminals=ready.descriptors[-1],
             group=group,
             flows=self._flows,
-            enforced=enforced,
+            device=device,
         )
 
     def _launch(self, theirs: int) -> int:
@@ -156,14 +154,16 @@ class Start:
         with suppress(ConnectionError):
             channel.send(Kind.GO)
 
-    def _observe(self, ready: Message) -> bool:
-        """Watch the device of a sandbox without network; return whether the kernel enforces what was declared."""
+    def _observe(self, ready: Message) -> int | None:
+        """Watch the device of a sandbox without network; return a descriptor of it, to be the last one closed."""
         device = ready.descriptors[0] if len(ready.descriptors) == 3 else None
-        if device is not None and self._tools.sink is not None:
-            self._flows = self._tools.sink.attach(device)
-        elif device is not None:
-            os.close(device)
-        return True
+        if device is None:
+            return None
+        if self._tools.sink is None:
+            return device
+        kept = os.dup(device)
+        self._flows = self._tools.sink.attach(device)
+        return kept
 
     def _bury(self) -> None:
         """Make sure that an init which did not come up is dead and reaped."""

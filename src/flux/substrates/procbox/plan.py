@@ -81,9 +81,7 @@ def _host_paths(spec: LaunchSpec) -> Iterator[str]:
 
 def make_plan(spec: LaunchSpec, host: Host) -> Plan:
     """Return the operations that start a checked ``spec`` on ``host``."""
-    layers = tuple(
-        overlay.lower_descriptor for overlay in _overlays(spec) if overlay.lower_descriptor is not None
-    )
+    layers = tuple(overlay.lower_descriptor for overlay in _overlays(spec) if overlay.lower_descriptor is not None)
     operations = [
         *_identity(spec, host),
         *_network(spec, host),

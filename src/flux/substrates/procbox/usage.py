@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from flux.ports.substrate import Usage
+from flux.substrates.procbox import virtual
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -15,11 +16,9 @@ def _statistics() -> dict[int, list[str]]:
     found = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                    found[int(name)] = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue  # it ended meanwhile
+            fields = virtual.read(f"/proc/{name}/stat").rpartition(")")[2].split()
+            if fields:  # none if it ended meanwhile
+                found[int(name)] = fields
     return found
 
 
