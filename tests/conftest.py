@@ -12,6 +12,21 @@ from hypothesis import settings
 settings.register_profile("flux", deadline=None, print_blob=True)
 settings.load_profile("flux")
 
+SWEEPS = Path(__file__).parent / "crash"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count the crash sweeps among the slow tests: they have a make target of their own."""
+    for item in items:
+        if item.path.is_relative_to(SWEEPS):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, and say so, what only root can do."""
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        pytest.skip("only root can do this: run the tests with sudo")
+
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
