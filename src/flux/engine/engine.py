@@ -35,7 +35,7 @@ from flux.engine.results import (
     Written,
 )
 from flux.engine.settings import Settings
-from flux.engine.speculation import apply, compare, decide, export, rerun, revert, run, sweep, views, wait
+from flux.engine.speculation import apply, compare, decide, rerun, revert, run, sweep, views, wait
 from flux.ports.clock import Clock
 from flux.ports.files import Files
 from flux.ports.observer import Observer, Unobserved
@@ -228,6 +228,8 @@ class Engine:
 
     def export(self, actor: Actor, sandbox: str, changeset: str, form: Literal["patch", "tar"]) -> OpenFile:
         """Write a changeset out as a patch or a tar archive. The caller closes the descriptor."""
+        from flux.engine.speculation import export
+
         with self._context.operation(actor, "changeset.export"):
             return export.export(self._context, actor, sandbox, changeset, form)
 

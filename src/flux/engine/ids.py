@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 
 _RANDOM_BYTES = 8
+_SECRET_BYTES = 32
 
 
 def sandbox() -> str:
     """Return a new sandbox id."""
-    return "sb" + secrets.token_hex(_RANDOM_BYTES)
+    return "sb" + os.urandom(_RANDOM_BYTES).hex()
 
 
 def changeset() -> str:
     """Return a new changeset id."""
-    return "cs" + secrets.token_hex(_RANDOM_BYTES)
+    return "cs" + os.urandom(_RANDOM_BYTES).hex()
 
 
 def run() -> str:
     """Return a new id for a throwaway run."""
-    return "rn" + secrets.token_hex(_RANDOM_BYTES)
+    return "rn" + os.urandom(_RANDOM_BYTES).hex()
 
 
 def key() -> str:
     """Return a new key id."""
-    return "ky" + secrets.token_hex(_RANDOM_BYTES)
+    return "ky" + os.urandom(_RANDOM_BYTES).hex()
 
 
 def event() -> str:
     """Return a new audit line id."""
-    return "ev" + secrets.token_hex(_RANDOM_BYTES)
+    return "ev" + os.urandom(_RANDOM_BYTES).hex()
 
 
 def secret() -> str:
     """Return a new key's secret: 256 random bits."""
-    return "flux_" + secrets.token_hex(32)
+    return "flux_" + os.urandom(_SECRET_BYTES).hex()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 
 from flux.core.access import Actor, Key, Role
 from flux.core.audit import AuditKind
@@ -52,7 +51,8 @@ def authenticate(context: Context, token: str) -> Actor:
     """Return who a token belongs to."""
     digest = _hash(token)
     admin = context.settings.admin_token_sha256
-    if admin is not None and hmac.compare_digest(digest, admin):
+    # Digests of secrets are compared: how long that takes tells nothing about a secret.
+    if digest == admin:
         return _ADMIN
     with context.stores.database.reading() as tx:
         key = keys.in_force(tx, digest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -18,7 +19,8 @@ from flux.store.state import StateDirectory
 NAME = "audit.log"
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 18
-_decoder = msgspec.json.Decoder(AuditEvent)
+_decoder = msgspec.json.Decoder(dict[str, Any])
+_FIELDS = frozenset(AuditEvent.__struct_fields__) - {"details"}
 
 
 class Audit:
@@ -46,7 +48,7 @@ class Audit:
         Raises:
             FluxError: ``exhausted`` or ``unavailable``; none of the lines counts then, and a repetition is harmless.
         """
-        data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        data = b"".join(_encoded(line) + b"\n" for line in lines)
         with self._grown:
             # What a crash or a full disk cut off was never acknowledged: it is ended as a line that no reader takes.
             data = b"\n" + data if self._torn else data
@@ -117,8 +119,16 @@ class Audit:
                 yield after, _decoded(line)
 
 
+def _encoded(line: AuditEvent) -> bytes:
+    """Write a line as one flat object: what an event tells beyond the fields of every line stands beside them."""
+    fields = msgspec.to_builtins(line)
+    return msgspec.json.encode({**fields.pop("details", {}), **fields})
+
+
 def _decoded(line: bytes) -> AuditEvent | None:
     try:
-        return _decoder.decode(line)
-    except msgspec.DecodeError:
+        fields = _decoder.decode(line)
+        own = {name: fields.pop(name) for name in _FIELDS if name in fields}
+        return msgspec.convert({**own, "details": fields}, AuditEvent)
+    except (msgspec.DecodeError, msgspec.ValidationError):
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -131,7 +130,7 @@ def _resolve(spot: _Spot, flags: int) -> int:
 def _replace(files: Files, spot: _Spot, chunks: Iterable[bytes], mode: int | None) -> int:
     parent = _make_parents(files, spot)
     name = paths.name(spot.path)
-    temporary = f".flux-{secrets.token_hex(8)}"
+    temporary = f".flux-{os.urandom(8).hex()}"
     try:
         before = _present(parent, name, spot.path)
         size = _write(files, parent, temporary, chunks)

@@ -128,7 +128,9 @@ def _apply(
         finished_at=now,
         comment=comment or record.comment,
     )
-    event = transition.line(context, actor, applied, {"changes": applied.counts, **decide.commented(applied)})
+    event = transition.line(
+        context, actor, applied, {"changes": transition.total(applied), **decide.commented(applied)}
+    )
     transition.begin(context, applied, event)
     try:
         result = _write(context, record, changes, root, _Commit(context, record, applied))

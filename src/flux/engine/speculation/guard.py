@@ -56,7 +56,7 @@ class DiskGuard(msgspec.Struct, frozen=True, kw_only=True):
                 {"reason": "disk", "reserve_bytes": self.reserve_bytes},
             )
         # The file system is shared: only when it grew by so much is it worth counting whose files that are.
-        if _used(status) - self.used_at_start > self.run_bytes and tree_size(self.scratch)[1] > self.run_bytes:
+        if _used(status) - self.used_at_start > self.run_bytes and tree_size(self.scratch).on_disk > self.run_bytes:
             raise FluxError(
                 Code.EXHAUSTED,
                 f"{action}: it wrote more than {self.run_bytes // MIB} MiB; write less, or raise max_workspace_mib; "
@@ -69,10 +69,18 @@ def _used(status: os.statvfs_result) -> int:
     return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
-def tree_size(path: str) -> tuple[int, int]:
-    """Return how many entries are below a directory, and the bytes that they take on disk, each inode once."""
+class TreeSize(msgspec.Struct, frozen=True):
+    """How much is below a directory: entries, bytes of regular files, bytes on disk; each inode's bytes once."""
+
+    entries: int
+    content: int
+    on_disk: int
+
+
+def tree_size(path: str) -> TreeSize:
+    """Measure what is below a directory."""
     entries = 0
-    seen: dict[tuple[int, int], int] = {}
+    seen: dict[tuple[int, int], tuple[int, int]] = {}
     pending = [path]
     while pending:
         try:
@@ -80,9 +88,10 @@ def tree_size(path: str) -> tuple[int, int]:
                 for entry in listing:
                     status = entry.stat(follow_symlinks=False)
                     entries += 1
-                    seen[(status.st_dev, status.st_ino)] = status.st_blocks * 512
+                    content = status.st_size if stat.S_ISREG(status.st_mode) else 0
+                    seen[(status.st_dev, status.st_ino)] = content, status.st_blocks * 512
                     if stat.S_ISDIR(status.st_mode):
                         pending.append(entry.path)
         except OSError:
             continue  # gone meanwhile, or not readable for this user
-    return entries, sum(seen.values())
+    return TreeSize(entries, sum(size for size, _ in seen.values()), sum(size for _, size in seen.values()))

@@ -120,7 +120,7 @@ def _run_in(context: Context, setting: _Setting, home: str | Overlay) -> Finishe
     guard = DiskGuard.of(
         scratch, reserve_bytes=context.settings.disk_reserve_mib * MIB, run_bytes=context.settings.run_max_bytes
     )
-    private = _Private(scratch)
+    private = _Private(place)
     substrate = launch.substrate(context, sandbox.kind)
     with context.instances.throwaway(sandbox.id, lambda: substrate.start(spec)) as instance:
         outcome = drive(
@@ -218,18 +218,19 @@ def _probes(context: Context) -> str:
 class _Private:
     """What the run writes beside the workspace, which goes with it."""
 
-    def __init__(self, scratch: str) -> None:
-        self._places = {HOME: os.path.join(scratch, "home"), TEMPORARY: os.path.join(scratch, "tmp")}
+    def __init__(self, place: Place) -> None:
+        home = place.home.upper if isinstance(place.home, Overlay) else place.home
+        self._places = {HOME: home, TEMPORARY: place.scratch}
         self._before = {place: tree_size(path) for place, path in self._places.items()}
 
     def discarded(self) -> list[Discarded]:
         """Tell how much more there is than at the start."""
         found = []
         for place, path in self._places.items():
-            entries, size = tree_size(path)
-            more = max(entries - self._before[place][0], 0)
-            if more or size > self._before[place][1]:
-                found.append(Discarded(place=place, entries=more, size=max(size - self._before[place][1], 0)))
+            before, now = self._before[place], tree_size(path)
+            entries, size = max(now.entries - before.entries, 0), max(now.content - before.content, 0)
+            if entries or size:
+                found.append(Discarded(place=place, entries=entries, size=size))
         return found
 
 

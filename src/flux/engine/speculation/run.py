@@ -95,7 +95,7 @@ def publish(
         sandbox_id=sandbox.id,
         changeset=made.id,
         line_id=f"{made.id}:create",
-        details={"via": made.run_via, "changes": made.counts, "command": made.command},
+        details={"via": made.run_via, "changes": transition.total(made), "command": made.command},
     )
     with context.stores.database.transaction() as tx:
         changeset_index.insert(tx, made, owner=sandbox.owner, line=event)

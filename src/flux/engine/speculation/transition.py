@@ -45,6 +45,11 @@ def line(context: Context, actor: Actor, record: Changeset, details: dict[str, o
     )
 
 
+def total(record: Changeset) -> int:
+    """Return how many entries a changeset changes."""
+    return sum(count for kind, count in record.counts.items() if kind != "unchanged")
+
+
 def begin(context: Context, record: Changeset, event: AuditEvent) -> None:
     """Note that ``record`` is about to come into its state."""
     with context.stores.database.transaction() as tx:
