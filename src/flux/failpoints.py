@@ -30,6 +30,7 @@ class Point(StrEnum):
     CHANGESET_DELETE = "changeset.delete"
     AUDIT_APPEND = "audit.append"
     STATE_OPEN = "state.open"
+    DATABASE_COMMIT = "database.commit"
     SANDBOX_WRITE = "sandbox.write"
     SANDBOX_DELETE = "sandbox.delete"
     SCRATCH = "scratch.step"

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from flux.core.errors import Code, FluxError
+from flux.failpoints import Point, reach
 from flux.ports.clock import Clock
 
 Value: TypeAlias = str | int | float | bytes | None
@@ -90,6 +91,7 @@ class Database:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield Transaction(self._connection, self._clock.wall())
+                reach(Point.DATABASE_COMMIT)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:

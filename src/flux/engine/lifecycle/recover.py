@@ -41,9 +41,9 @@ def recover(context: Context) -> Recovery:
 def _mend(context: Context, row: Row, found: Recovery) -> None:
     try:
         recovery = mend.mend(context, row)
-    except FluxError as error:
+    except (FluxError, OSError) as error:
         # One changeset that cannot be put right does not keep the others, or the sandbox, from their users.
-        found.problems.append(f"{row.id}: {error.message}")
+        found.problems.append(f"{row.id}: {error}")
         return
     found.problems.extend(f"{row.id}: {printable(problem.path)}: {problem.reason}" for problem in recovery.problems)
     if recovery.outcome in ("rolled_back", "partial"):

@@ -157,11 +157,8 @@ def _write(context: Context, record: Changeset, changes: Changes, root: Root, co
 
 
 def _finish(context: Context, applied: Changeset, event: AuditEvent, result: Applied) -> Changeset:
-    if (result.revertible, result.reason) != (applied.revertible, applied.revertible_reason):
-        applied = msgspec.structs.replace(applied, revertible=result.revertible, revertible_reason=result.reason)
-        with suppress(FluxError):  # the apply is final; a revert will tell what is not kept
-            context.stores.changesets.replace(applied)
-    transition.finish(context, applied, event)
+    # Where clearing up failed the intent stays: the next sweep, or the next start, clears up again.
+    transition.finish(context, applied, event, settled=result.revertible or not applied.revertible)
     return applied
 
 

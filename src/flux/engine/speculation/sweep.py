@@ -42,6 +42,9 @@ def _alone(context: Context, row: Row, action: Callable[[Context, Row], None]) -
             now = changeset_index.find(tx, row.id)
         if now is not None:
             action(context, now)
+    except (FluxError, OSError):
+        # What is due of one changeset is no reason to refuse what was asked about another; the next sweep tries again.
+        context.observer.count("sweep_failures")
     finally:
         context.locks.release_changeset(row.id)
 

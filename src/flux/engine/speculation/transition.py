@@ -80,8 +80,8 @@ def cancel(context: Context, changeset_id: str) -> None:
         changeset_index.settle(tx, record, context.moment())
 
 
-def finish(context: Context, record: Changeset, event: AuditEvent | None) -> None:
-    """Do what follows a change of ``meta.json``: the audit line, dropping contents, the index.
+def finish(context: Context, record: Changeset, event: AuditEvent | None, *, settled: bool = True) -> None:
+    """Do what follows a change of ``meta.json``: the audit line, dropping contents, the index if all is ``settled``.
 
     Raises:
         FluxError: ``unknown_outcome``; the rest is done by the next sweep, or at the next start.
@@ -91,8 +91,9 @@ def finish(context: Context, record: Changeset, event: AuditEvent | None) -> Non
             context.stores.audit.append(event)
         if record.state in DROPPED:
             context.stores.changesets.drop(record.id, *DROPPED[record.state])
-        with context.stores.database.transaction() as tx:
-            changeset_index.settle(tx, record, context.moment())
+        if settled:
+            with context.stores.database.transaction() as tx:
+                changeset_index.settle(tx, record, context.moment())
     except FluxError as error:
         raise FluxError(
             Code.UNKNOWN_OUTCOME,
