@@ -162,7 +162,7 @@ class _Capturing:
             self._observed.before,
             self._base_contents,
             self._run_contents,
-            self._observed.origins,
+            self._observed,
             request.blobs,
             request.caps,
             request.files,

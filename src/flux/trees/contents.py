@@ -77,6 +77,7 @@ class RunContents:
         self._files = files
         self._directories = in_area(held)
         self._digests: dict[str, str | None] = {}
+        self._last = ("", -1)  # the directory used last, which most often is the next one too
 
     def close(self) -> None:
         """Close what is open."""
@@ -84,9 +85,9 @@ class RunContents:
 
     def best_name(self, path: str) -> str:
         """Return the name of a file's inode under which its content is the easiest to get at."""
-        group = self._observed.after_links.get(path)
-        if group is None:
+        if path not in self._observed.after_links:
             return path
+        group = self._observed.after_links[path]
         return min(group, key=lambda name: (_PREFERENCE[self._observed.source(name)], name))
 
     def digest(self, path: str) -> str | None:
@@ -118,7 +119,10 @@ class RunContents:
         """Return the directory and the name of a file that can be taken out of the throwaway tree, else ``None``."""
         if self._observed.source(name) != "held":
             return None
-        return self._directories.parent(name)
+        above, _, entry = name.rpartition("/")
+        if above != self._last[0] or self._last[1] < 0:
+            self._last = (above, self._directories.at(above or "/"))
+        return self._last[1], entry
 
     def open(self, name: str) -> int:
         """Open a file for reading. Raises ``OSError``."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections import defaultdict
-from collections.abc import Mapping
 
 import msgspec
 
@@ -17,8 +15,10 @@ from flux.core.manifest import EntryType, Manifest
 from flux.failpoints import Point
 from flux.ports.files import Files
 from flux.trees.contents import BaseContents, RunContents
+from flux.trees.observed import Observed
 
 _MODE = 0o600
+_MODE_TEXT = "600"
 # A new file of at least this many bytes is worth looking for in the whole base.
 _WORTH_A_SEARCH = 1 << 20
 _NO_RENAME = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL})
@@ -29,7 +29,7 @@ class Stager:
 
     Args:
         base: the base's manifest, with the digests that are known.
-        origins: files whose content is that of a base path.
+        observed: what the run left.
         blobs: the open directory that takes the contents.
     """
 
@@ -38,7 +38,7 @@ class Stager:
         base: Manifest,
         base_contents: BaseContents,
         run_contents: RunContents,
-        origins: Mapping[str, str],
+        observed: Observed,
         blobs: int,
         caps: Caps,
         files: Files,
@@ -46,11 +46,12 @@ class Stager:
         self._base = base
         self._base_contents = base_contents
         self._run_contents = run_contents
-        self._origins = origins
+        self._origins = observed.origins
+        self._after = observed.after
         self._blobs = blobs
         self._caps = caps
         self._files = files
-        self._owner = (os.geteuid(), os.getegid())
+        self._owner = (str(os.geteuid()), str(os.getegid()))
         self._number = 0
         self._total = 0
         self._done: dict[str, Staged | Unstaged] = {}
@@ -129,7 +130,7 @@ class Stager:
                 if error.errno not in _NO_RENAME:
                     raise
             else:
-                self._tidy(blob)
+                self._tidy(name, blob)
                 return
         source = self._run_contents.open(name)
         try:
@@ -141,12 +142,12 @@ class Stager:
         finally:
             os.close(source)
 
-    def _tidy(self, blob: str) -> None:
+    def _tidy(self, name: str, blob: str) -> None:
         """Make a blob ours: the attributes that it had are in the changes, and set again by an apply."""
-        status = os.stat(blob, dir_fd=self._blobs, follow_symlinks=False)
-        if (status.st_uid, status.st_gid) != self._owner:
-            self._files.set_owner(Point.STAGE, self._blobs, blob, *self._owner)
-        if stat.S_IMODE(status.st_mode) != _MODE:
+        _, mode, uid, gid, _ = self._after[name].split(" ", 4)
+        if (uid, gid) != self._owner:
+            self._files.set_owner(Point.STAGE, self._blobs, blob, os.geteuid(), os.getegid())
+        if mode != _MODE_TEXT:
             self._files.set_mode(Point.STAGE, self._blobs, blob, _MODE)
 
 

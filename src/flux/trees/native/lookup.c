@@ -243,3 +243,29 @@ PyObject *native_filesystem(PyObject *self, PyObject *args)
 		return fail_with(errno);
 	return PyLong_FromUnsignedLong((unsigned long)status.f_type & 0xFFFFFFFFUL);
 }
+
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452
+#endif
+
+PyObject *native_set_mode(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int directory;
+	unsigned int mode;
+	long result;
+	PyObject *name = NULL;
+	if (!PyArg_ParseTuple(args, "iO&I", &directory, PyUnicode_FSConverter, &name, &mode))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	result = syscall(SYS_fchmodat2, directory, PyBytes_AS_STRING(name), mode, AT_SYMLINK_NOFOLLOW);
+	if (result < 0 && errno == ENOSYS) /* before Linux 6.6; the C library goes a long way round */
+		result = fchmodat(directory, PyBytes_AS_STRING(name), mode, AT_SYMLINK_NOFOLLOW);
+	Py_END_ALLOW_THREADS
+	if (result < 0)
+		PyErr_SetFromErrnoWithFilename(PyExc_OSError, PyBytes_AS_STRING(name));
+	Py_DECREF(name);
+	if (result < 0)
+		return NULL;
+	Py_RETURN_NONE;
+}
