@@ -45,14 +45,14 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``tree``: the workspace, as a directory to bind or an overlay to mount. ``layout``: ``bound`` puts it at ``/work``
     with the host's system directories read-only beside it; ``managed`` makes it ``/``. ``home`` and ``scratch`` are
-    directories that become ``/home/user`` and ``/tmp``; ``home`` may be an overlay. ``network``: ``none`` refuses and
-    records every attempt; ``ports`` allows TCP to ``net_ports`` only.
+    directories that become ``/home/user`` and ``/tmp``; ``home`` may be an overlay, or ``None`` for the tree's own
+    (managed only). ``network``: ``none`` refuses and records every attempt; ``ports`` allows TCP to ``net_ports`` only.
     """
 
     sandbox_id: str
     layout: Literal["bound", "managed"]
     tree: str | Overlay
-    home: str | Overlay
+    home: str | Overlay | None
     scratch: str
     mounts: tuple[Mount, ...] = ()
     hidden: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ def remember(context: Context, actor: Actor, reference: str) -> Baseline:
     sandbox = context.sandbox(actor, reference)
     with context.locks.sandbox(sandbox.id):
         with roots.opened(context, sandbox) as root, context.locks.root(root.extent, exclusive=False):
-            found = scan.scan(root.descriptor)
+            found = scan.scan(root.descriptor, skip=roots.not_its_own(sandbox))
             scan.fill_digests(root.descriptor, found.manifest, _files(found.manifest))
         context.stores.baselines.write(sandbox.id, found.manifest)
         now = context.clock.wall()
@@ -60,7 +60,7 @@ def changes(context: Context, actor: Actor, reference: str, path: str | None) ->
         roots.opened(context, sandbox) as root,
         context.locks.root(root.extent, exclusive=False),
     ):
-        after = scan.scan(root.descriptor, [top]).manifest
+        after = scan.scan(root.descriptor, [top], skip=roots.not_its_own(sandbox)).manifest
         touched = [place for place in before.keys() | after.keys() if before.get(place) != after.get(place)]
         scan.fill_digests(root.descriptor, after, _files({place: after[place] for place in touched if place in after}))
     found = diff.compare(

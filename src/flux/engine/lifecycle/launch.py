@@ -33,10 +33,10 @@ class Asked(Protocol):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an execution's files are: its tree, home and temporary directory on the host."""
+    """Where an execution's files are on the host: its tree, home (``None``: in the tree) and temporary directory."""
 
     tree: str | Overlay
-    home: str | Overlay
+    home: str | Overlay | None
     scratch: str
 
 
@@ -46,7 +46,7 @@ def own_place(context: Context, sandbox: Sandbox) -> Place:
     layer = state.place("sandboxes", sandbox.id, "layer")
     return Place(
         tree=sandbox.directory or Overlay(lower=(sandbox.lower,), upper=f"{layer}/upper", work=f"{layer}/work"),
-        home=state.place("sandboxes", sandbox.id, "home"),
+        home=state.place("sandboxes", sandbox.id, "home") if sandbox.layout == "bound" else None,
         scratch=state.place("sandboxes", sandbox.id, "tmp"),
     )
 

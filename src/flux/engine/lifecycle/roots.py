@@ -10,7 +10,7 @@ import msgspec
 
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
-from flux.core.sandbox import Sandbox
+from flux.core.sandbox import TEMPORARY, Sandbox
 from flux.engine.context import Context
 from flux.engine.lifecycle import launch
 from flux.engine.locks import Extent, Inode
@@ -34,6 +34,11 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     def inode(self) -> int:
         """The inode number of the identifying directory."""
         return self.extent.root[1]
+
+
+def not_its_own(sandbox: Sandbox) -> tuple[str, ...]:
+    """Return the workspace paths that are not the workspace's: in a managed sandbox, where the kernel's trees stand."""
+    return () if sandbox.layout == "bound" else ("/dev", "/proc", "/sys", TEMPORARY)
 
 
 @contextmanager

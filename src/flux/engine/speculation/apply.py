@@ -34,7 +34,8 @@ def apply(context: Context, actor: Actor, reference: str, changeset_id: str, req
         changes = lookup.effective(context, record)
         with context.locks.sandbox(sandbox.id), _holding(context, sandbox, record) as root:
             _check(context, actor, record, changes)
-            applied = _apply(context, actor, record, changes, root, comment)
+            job = _Job(record, changes, root, roots.not_its_own(sandbox))
+            applied = _apply(context, actor, job, comment)
         return ChangesetDetail(changeset=applied, changes=changes)
 
 
@@ -117,9 +118,17 @@ class _Commit:
                 raise
 
 
-def _apply(
-    context: Context, actor: Actor, record: Changeset, changes: Changes, root: Root, comment: str | None
-) -> Changeset:
+class _Job(msgspec.Struct, frozen=True):
+    """What is applied, where, and which paths there are not the workspace's own."""
+
+    record: Changeset
+    changes: Changes
+    root: Root
+    skip: tuple[str, ...]
+
+
+def _apply(context: Context, actor: Actor, job: _Job, comment: str | None) -> Changeset:
+    record = job.record
     now = context.clock.wall()
     applied = msgspec.structs.replace(
         record,
@@ -133,24 +142,26 @@ def _apply(
     )
     transition.begin(context, applied, event)
     try:
-        result = _write(context, record, changes, root, _Commit(context, record, applied))
+        result = _write(context, job, _Commit(context, record, applied))
     except BaseException as error:
         _after_failure(context, actor, record, error)
         raise
     return _finish(context, applied, event, result)
 
 
-def _write(context: Context, record: Changeset, changes: Changes, root: Root, commit: _Commit) -> Applied:
+def _write(context: Context, wanted: _Job, commit: _Commit) -> Applied:
+    record = wanted.record
     with context.stores.changesets.opened(record.id) as directory:
         job = ApplyJob(
             changeset_id=record.id,
-            root=root.descriptor,
+            root=wanted.root.descriptor,
             directory=directory,
-            changes=changes.every(),
+            changes=wanted.changes.every(),
             base=manifest.decode(context.stores.changesets.read_base(record.id)),
             paths=[from_portable(path) for path in record.paths],
             scope=record.conflict_scope,
             files=context.files,
+            skip=wanted.skip,
             revert_bytes=context.settings.caps.revert_bytes,
         )
         return apply_to_tree(job, commit)

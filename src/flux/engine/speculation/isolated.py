@@ -113,7 +113,7 @@ class _Setting(msgspec.Struct, frozen=True):
         return self.request.network != "none"
 
 
-def _run_in(context: Context, setting: _Setting, home: str | Overlay) -> Finished:
+def _run_in(context: Context, setting: _Setting, home: str | Overlay | None) -> Finished:
     sandbox, tree, scratch = setting.sandbox, setting.tree, setting.scratch
     place = Place(tree=tree.tree, home=home, scratch=os.path.join(scratch, "tmp"))
     spec = launch.spec(context, sandbox, place, network=setting.network)
@@ -184,8 +184,14 @@ def _scratch(context: Context) -> Iterator[str]:
 
 
 @contextmanager
-def _home(context: Context, sandbox: Sandbox, scratch: str) -> Iterator[str | Overlay]:
-    """Hold the run's home: a throwaway copy of the sandbox's own, or an empty one where there is nothing in it."""
+def _home(context: Context, sandbox: Sandbox, scratch: str) -> Iterator[str | Overlay | None]:
+    """Hold the run's home: a throwaway copy of the sandbox's own, or an empty one where there is nothing in it.
+
+    A managed sandbox has its home in its tree, so that what the run does there is captured like anything else.
+    """
+    if sandbox.layout == "managed":
+        yield None
+        return
     own = context.stores.state.place("sandboxes", sandbox.id, "home")
     mine = os.path.join(scratch, "home")
     if not os.listdir(own):
@@ -219,8 +225,9 @@ class _Private:
     """What the run writes beside the workspace, which goes with it."""
 
     def __init__(self, place: Place) -> None:
-        home = place.home.upper if isinstance(place.home, Overlay) else place.home
-        self._places = {HOME: home, TEMPORARY: place.scratch}
+        self._places = {TEMPORARY: place.scratch}
+        if place.home is not None:
+            self._places[HOME] = place.home.upper if isinstance(place.home, Overlay) else place.home
         self._before = {place: tree_size(path) for place, path in self._places.items()}
 
     def discarded(self) -> list[Discarded]:

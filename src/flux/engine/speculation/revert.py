@@ -16,7 +16,7 @@ from flux.engine import ids
 from flux.engine.context import Context
 from flux.engine.lifecycle import roots
 from flux.engine.results import ChangesetDetail
-from flux.engine.speculation import decide, lookup, record, run, stack, sweep, transition
+from flux.engine.speculation import decide, lookup, record, run, sweep, transition
 from flux.engine.speculation.drive import Outcome
 from flux.store.changesets import Draft
 from flux.trees.area import same_mount
@@ -83,8 +83,7 @@ def _content(context: Context, sandbox: Sandbox, original: Changeset, draft: Dra
     with roots.opened(context, sandbox) as root, context.locks.root(root.extent, exclusive=True):
         with context.stores.changesets.opened(original.id) as directory:
             changes, unstaged, tokens = stage_inverse(directory, applied, draft.blobs, context.files)
-        _, skip = stack.own(context, sandbox, root)
-        current = scan(root.descriptor, covered, skip=skip).manifest
+        current = scan(root.descriptor, covered, skip=roots.not_its_own(sandbox)).manifest
         tree = record.Tree(
             path=root.path,
             device=root.device,

@@ -108,7 +108,13 @@ def publish(
                 changeset_index.delete(tx, made.id)
         raise
     transition.finish(context, made, event)
-    context.observer.count("changesets")
+    context.observer.count("staged_bytes", _staged_bytes(content.changes))
+
+
+def _staged_bytes(changes: Changes) -> int:
+    """Return the size of the contents that the changeset keeps itself."""
+    kept = (change for change in changes.every() if change.staged is not None and change.staged.blob is not None)
+    return sum(change.after.size for change in kept if change.after is not None)
 
 
 def _content(context: Context, request: Speculate, finished: Finished) -> record.Content:

@@ -109,7 +109,7 @@ def stacked(
     context: Context, sandbox: Sandbox, root: Root, scratch: str, parents: Sequence[Changeset]
 ) -> Iterator[Base]:
     """Hold the tree that a run starts from."""
-    workspace, skip = own(context, sandbox, root)
+    workspace, skip = own(context, sandbox), roots.not_its_own(sandbox)
     if not parents:
         yield Base(workspace, root.descriptor, skip)
         return
@@ -136,12 +136,12 @@ def stacked(
         copy.close()
 
 
-def own(context: Context, sandbox: Sandbox, root: Root) -> tuple[Workspace, Sequence[str]]:
-    """Return a sandbox's workspace for ``trees``, and the paths in it that are not the workspace's."""
+def own(context: Context, sandbox: Sandbox) -> Workspace:
+    """Return a sandbox's workspace for ``trees``."""
     if sandbox.directory is not None:
-        return Workspace(layout="bound", directory=sandbox.directory), ()
+        return Workspace(layout="bound", directory=sandbox.directory)
     layer = context.stores.state.place("sandboxes", sandbox.id, "layer")
-    return Workspace(layout="managed", directory=layer, template=(sandbox.lower,)), ()
+    return Workspace(layout="managed", directory=layer, template=(sandbox.lower,))
 
 
 def _apply_parents(context: Context, parents: Sequence[Changeset], root: int, scratch: str) -> dict[str, str | None]:

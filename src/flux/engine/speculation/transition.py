@@ -89,6 +89,7 @@ def finish(context: Context, record: Changeset, event: AuditEvent | None, *, set
     try:
         if event is not None:
             context.stores.audit.append(event)
+            context.observer.count(f"changeset.{record.state.value}")
         if record.state in DROPPED:
             context.stores.changesets.drop(record.id, *DROPPED[record.state])
         if settled:

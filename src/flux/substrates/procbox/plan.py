@@ -5,14 +5,14 @@ from __future__ import annotations
 import posixpath
 import re
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from flux.core.errors import Code, FluxError
 from flux.core.paths import is_within, printable
 from flux.ports import network
-from flux.ports.substrate import LaunchSpec, Overlay
+from flux.ports.substrate import LaunchSpec, Limits, Overlay
 from flux.substrates.procbox import etc
 from flux.substrates.procbox.host import Host
 
@@ -75,15 +75,16 @@ def _host_paths(spec: LaunchSpec) -> Iterator[str]:
     for place in (spec.tree, spec.home):
         if isinstance(place, Overlay):
             yield from (place.upper, place.work, *place.lower)
-        else:
+        elif place is not None:
             yield place
 
 
-def make_plan(spec: LaunchSpec, host: Host) -> Plan:
-    """Return the operations that start a checked ``spec`` on ``host``."""
+def make_plan(spec: LaunchSpec, host: Host, bounded: Collection[str] = ()) -> Plan:
+    """Return the operations that start a checked ``spec`` on ``host``; ``bounded`` resources have a cgroup's limit."""
     layers = tuple(overlay.lower_descriptor for overlay in _overlays(spec) if overlay.lower_descriptor is not None)
     operations = [
         *_identity(spec, host),
+        *_limits(spec.limits, bounded),
         *_network(spec, host),
         *(_bound(spec, host) if spec.layout == "bound" else _managed(spec, host)),
         *_added(spec),
@@ -99,9 +100,18 @@ def make_plan(spec: LaunchSpec, host: Host) -> Plan:
 def _identity(spec: LaunchSpec, host: Host) -> Iterator[tuple[str, ...]]:
     yield ("mode", "privileged" if host.privileged else "unprivileged")
     yield ("hostname", spec.hostname)
-    yield ("limit", str(int(resource.RLIMIT_CORE)), "0")
-    if spec.limits.file_mib is not None:
-        yield ("limit", str(int(resource.RLIMIT_FSIZE)), str(spec.limits.file_mib * _MIB))
+
+
+def _limits(limits: Limits, bounded: Collection[str]) -> Iterator[tuple[str, ...]]:
+    """Without a cgroup the bound on memory is each process's own, and the one on processes spares root."""
+    bounds = {resource.RLIMIT_CORE: 0}
+    if limits.file_mib is not None:
+        bounds[resource.RLIMIT_FSIZE] = limits.file_mib * _MIB
+    if limits.memory_mib is not None and "memory" not in bounded:
+        bounds[resource.RLIMIT_DATA] = limits.memory_mib * _MIB
+    if limits.pids is not None and "pids" not in bounded:
+        bounds[resource.RLIMIT_NPROC] = limits.pids + 1
+    yield from (("limit", str(int(which)), str(bound)) for which, bound in bounds.items())
 
 
 def _network(spec: LaunchSpec, host: Host) -> Iterator[tuple[str, ...]]:
@@ -133,8 +143,14 @@ def _bound(spec: LaunchSpec, host: Host) -> Iterator[tuple[str, ...]]:
     yield ("dir", "/tmp", "1777")
     yield ("symlink", "/tmp", "/var/tmp")
     yield ("symlink", "/run", "/var/run")
-    yield from _place(spec.home, HOME, spec, host)
+    yield from _place(_home(spec), HOME, spec, host)
     yield from _place(spec.tree, WORKSPACE, spec, host)
+
+
+def _home(spec: LaunchSpec) -> str | Overlay:
+    if spec.home is None:
+        raise _invalid("it has no home, and only a managed sandbox has one in its tree")
+    return spec.home
 
 
 def _managed(spec: LaunchSpec, host: Host) -> Iterator[tuple[str, ...]]:
@@ -145,7 +161,8 @@ def _managed(spec: LaunchSpec, host: Host) -> Iterator[tuple[str, ...]]:
     yield from _kernel(host)
     yield ("bind", spec.scratch, "/tmp")
     yield ("dir", "/tmp", "1777")
-    yield from _place(spec.home, HOME, spec, host)
+    if spec.home is not None:
+        yield from _place(spec.home, HOME, spec, host)
 
 
 def _kernel(host: Host) -> Iterator[tuple[str, ...]]:
@@ -188,7 +205,7 @@ def hidden_places(spec: LaunchSpec) -> list[str]:
     """Return where the sandbox would see the hidden directories of the host, so that they can be covered."""
     views = [(f"/{name}", f"/{name}") for name in ("usr", "bin", "sbin", "lib")] if spec.layout == "bound" else []
     views += _views(spec.tree, WORKSPACE if spec.layout == "bound" else "/")
-    views += _views(spec.home, HOME)
+    views += [] if spec.home is None else _views(spec.home, HOME)
     views += [(spec.scratch, "/tmp"), *((mount.source, mount.target) for mount in spec.mounts)]
     places = {
         posixpath.normpath(target + "/" + posixpath.relpath(hidden, source))
