@@ -14,6 +14,7 @@ import anyio
 import msgspec
 import structlog
 from anyio import to_thread
+from starlette.types import ASGIApp
 
 from flux.api.rest.application import build
 from flux.api.rest.server import HttpService, Listeners
@@ -63,8 +64,6 @@ def run(options: Options) -> None:
         engine = compose(settings, persistent=True, admin_token=secret, observer=metrics)
         held.callback(engine.close)
         _log_recovery(engine)
-        output_bytes = engine_settings(settings, persistent=True, admin_token=None).exec_output_bytes
-        app = build(engine, logs.RequestLog(), metrics.render, exec_output_bytes=output_bytes)
 
         def ready() -> None:
             held.enter_context(_announced(settings.state_dir, url))
@@ -72,10 +71,22 @@ def run(options: Options) -> None:
             structlog.get_logger().info("ready", url=url, state_dir=printable(settings.state_dir), pid=os.getpid())
             print(f"fluxd is ready on {url}", flush=True)
 
+        app = _application(engine, metrics, settings)
         HttpService(app, listeners, ready, _Sweeper(engine).run).run()
         structlog.get_logger().info("stopping")
     structlog.get_logger().info("stopped")
     _end_process()
+
+
+def _application(engine: Engine, metrics: Metrics, settings: config.Config) -> ASGIApp:
+    """Return the application, whose metrics count what runs at the moment they are read."""
+    output_bytes = engine_settings(settings, persistent=True, admin_token=None).exec_output_bytes
+
+    def render() -> bytes:
+        metrics.gauge("live_sandboxes", engine.health().running)
+        return metrics.render()
+
+    return build(engine, logs.RequestLog(), render, exec_output_bytes=output_bytes)
 
 
 def _encrypted(options: Options) -> bool:

@@ -6,29 +6,26 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TRANSITION = "changeset."
+_COUNTED = {
+    "conflicts": "Applies that met a conflict",
+    "staged_bytes": "Bytes staged in changesets",
+}
+_GAUGED = {"live_sandboxes": "Sandboxes that run"}
 
 
 class Metrics:
-    """Implements ``ports.observer.Observer`` by counting."""
+    """Implements ``ports.observer.Observer`` by counting. A name that it does not know is counted as an event."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._operations = Counter(
-            "flux_operations", "Operations by outcome", ["operation", "outcome"], registry=self._registry
-        )
+        self._registry = registry = CollectorRegistry()
+        self._operations = Counter("flux_operations", "Operations", ["operation", "outcome"], registry=registry)
         self._seconds = Histogram(
-            "flux_operation_seconds", "Latency of operations", ["operation"], buckets=_SECONDS, registry=self._registry
+            "flux_operation_seconds", "Latency of operations", ["operation"], buckets=_SECONDS, registry=registry
         )
-        self._transitions = Counter(
-            "flux_changesets", "Changesets by the state they came into", ["state"], registry=self._registry
-        )
-        self._counters: dict[str, Counter] = {}
-        self._gauges: dict[str, Gauge] = {}
-        for name, text in (("conflicts", "Applies that met a conflict"), ("staged_bytes", "Bytes staged")):
-            self._counters[name] = Counter(f"flux_{name}", text, registry=self._registry)
-        self._gauges["live_sandboxes"] = Gauge(
-            "flux_live_sandboxes", "Sandboxes with an execution", registry=self._registry
-        )
+        self._states = Counter("flux_changesets", "Changesets by state they came into", ["state"], registry=registry)
+        self._events = Counter("flux_events", "What else happened", ["event"], registry=registry)
+        self._counters = {name: Counter(f"flux_{name}", text, registry=registry) for name, text in _COUNTED.items()}
+        self._gauges = {name: Gauge(f"flux_{name}", text, registry=registry) for name, text in _GAUGED.items()}
 
     def operation(self, name: str, outcome: str, seconds: float) -> None:
         """Count an operation that ended."""
@@ -38,13 +35,16 @@ class Metrics:
     def count(self, name: str, amount: int = 1) -> None:
         """Count what happened; a name ``changeset.STATE`` is a changeset that came into that state."""
         if name.startswith(_TRANSITION):
-            self._transitions.labels(name.removeprefix(_TRANSITION)).inc(amount)
-        else:
+            self._states.labels(name.removeprefix(_TRANSITION)).inc(amount)
+        elif name in self._counters:
             self._counters[name].inc(amount)
+        else:
+            self._events.labels(name).inc(amount)
 
     def gauge(self, name: str, value: float) -> None:
-        """Note how much of something there is."""
-        self._gauges[name].set(value)
+        """Note how much of something there is; what has no gauge is not shown."""
+        if name in self._gauges:
+            self._gauges[name].set(value)
 
     def render(self) -> bytes:
         """Return the page."""

@@ -13,7 +13,7 @@ class Observer(Protocol):
         ...
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Hear that something happened ``amount`` times (``conflicts``, ``staged_bytes``)."""
+        """Hear that something happened ``amount`` times: ``conflicts``, ``staged_bytes``, ``changeset.STATE``."""
         ...
 
     def gauge(self, name: str, value: float) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from flux.core import manifest, risk
 from flux.core.access import Actor
 from flux.core.audit import AuditKind
-from flux.core.changeset import Changeset
+from flux.core.changeset import Changes, Changeset
 from flux.core.errors import FluxError
 from flux.core.paths import portable
 from flux.core.requests import DryRun, Speculate
