@@ -133,6 +133,31 @@ def test_a_revert_of_a_revert(world: World) -> None:
     assert differences(world.look(), after) == {}
 
 
+def test_a_removed_name_joins_the_others_again(world: World) -> None:
+    """What remains of a group is not changed by a name that goes, and need not be among the changes."""
+    shell("echo a >f; ln f g; ln f h; mkdir d; ln f d/i; ln f typed; echo z >z", world.workspace)
+    before = world.look()
+    staging = world.speculate(lambda run: shell("rm g; rm -r d; rm typed; mkdir typed", run))
+    staging.changes = [change for change in staging.changes if change.location not in ("/f", "/h")]
+    staging.apply()
+    assert differences(world.look(), staging.expected) == {}
+    inverse = staging.inverse()
+    inverse.apply()
+    assert differences(world.look(), before) == {}
+    staging = world.speculate(lambda run: shell("rm g", run), "cs3")
+    staging.changes = [change for change in staging.changes if change.location == "/g"]
+    staging.apply()
+    again = staging.inverse("cs4")
+    (world.workspace / "h").write_text("mine\n")
+    with pytest.raises(FluxError) as caught:
+        again.apply()
+    assert caught.value.code is Code.CONFLICT
+    again.scope = "touched"
+    with pytest.raises(FluxError) as caught:
+        again.apply()
+    assert caught.value.details["conflicts"][0]["path"] in ("/d/i", "/f", "/h", "/typed")
+
+
 LATER = {
     "an added file": ("echo mine >new/f", "/new/f", "content"),
     "an added file by its mode": ("chmod 600 new/f", "/new/f", "attributes"),

@@ -80,10 +80,23 @@ def _settle_group(
             continue
         if anchor is not None:
             result[path] = Fate("kept", anchor)
+        elif joins(change) and change.staged is not None:
+            result[path] = Fate("kept", change.staged.reference_path or "")
         elif first is not None and change is not first:
             result[path] = Fate("same", first.location)
         else:
             result[path] = _origin(change, movable)
+
+
+def joins(change: Change) -> bool:
+    """Tell whether a new entry is one more name of the unchanged file that its content is a reference to.
+
+    Only the inverse of a removed hard link says so: the names that remained are none of its changes.
+    """
+    before, after, staged = change.before, change.after, change.staged
+    if after is None or staged is None or staged.reference is None or "links" not in change.attributes:
+        return False
+    return before is None or before.type is not after.type
 
 
 def _origin(change: Change, movable: _Movable) -> Fate:

@@ -7,7 +7,7 @@ with its slot. Changes of attributes alone are amended in place, once for each i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -16,7 +16,7 @@ from flux.core import paths
 from flux.core.changeset import Change, Entry
 from flux.core.errors import Code, FluxError
 from flux.core.links import Fate, fates, link_of
-from flux.core.manifest import EntryType, Manifest, Token
+from flux.core.manifest import EntryType, Fingerprint, Manifest, Token
 
 StepKind: TypeAlias = Literal["create", "replace", "remove"]
 
@@ -50,7 +50,8 @@ class Plan(msgspec.Struct, frozen=True):
     ``steps``: removals first, so that a name that differs in case only is free again where the file system folds it.
     ``new``: sorted by path, directories before what they hold. ``amends``: other entries first, then directories, the
     deepest first. ``displaced``: for each step the expected entries that leave with it. ``live``: the displaced files
-    whose inode stays in the workspace, each with a name that it has there.
+    whose inode stays in the workspace, each with a name that it has there. ``stays``: the changed paths whose inode
+    stays where it is.
     """
 
     steps: list[Step]
@@ -58,6 +59,7 @@ class Plan(msgspec.Struct, frozen=True):
     amends: list[Amend]
     displaced: list[list[str]]
     live: dict[str, str]
+    stays: Collection[str]
 
 
 def make_plan(changes: Sequence[Change], base: Manifest) -> Plan:
@@ -85,7 +87,8 @@ def make_plan(changes: Sequence[Change], base: Manifest) -> Plan:
         if change.after is not None:
             new.append(New(f"/{slots[top]}{path[len(top) :]}", path, change.after, destiny[path]))
     steps = [Step(tops[path], path) for path in order]
-    return Plan(steps, new, _amends(ordered, owner, destiny), displaced, _live(ordered, owner, destiny, base))
+    stays = {path for path, fate in destiny.items() if fate.kind == "stay"}
+    return Plan(steps, new, _amends(ordered, owner, destiny), displaced, _live(ordered, owner, destiny, base), stays)
 
 
 _ORDER: dict[StepKind, int] = {"remove": 0, "replace": 1, "create": 2}
@@ -234,3 +237,28 @@ def _lost_in_copy(change: Change) -> bool:
 def expected_tokens(displaced: Iterable[str], base: Manifest) -> dict[str, Token]:
     """Return what the base says about the paths that leave with one step."""
     return {path: base[path] for path in displaced if path in base}
+
+
+# Numbers that no inode has: names of one group share one, which is all that a plan asks of them.
+_GROUP_INODES = 1 << 62
+
+
+def token_of(entry: Entry) -> Token:
+    """Return the token of an entry that was, or is to be, applied. Its inode and its ctime are not known."""
+    is_directory = entry.type is EntryType.DIRECTORY
+    links = 1 if entry.link_group is None else 2
+    return Fingerprint(
+        type=entry.type,
+        mode=entry.mode_bits,
+        uid=entry.uid,
+        gid=entry.gid,
+        size=0 if is_directory else entry.size,
+        mtime_ns=entry.mtime_ns,
+        ctime_ns=0,
+        inode=0 if entry.link_group is None else _GROUP_INODES + entry.link_group,
+        links=0 if is_directory else links,
+        rdev=entry.rdev,
+        target=entry.link_target,
+        xattrs=tuple(sorted(entry.xattr_values.items())),
+        digest=entry.digest,
+    ).token()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from flux.core import conflict
 from flux.core.changeset import Entry
 from flux.core.manifest import EntryType, Manifest
-from flux.core.plan import New, Plan
+from flux.core.plan import New, Plan, token_of
 from flux.failpoints import Point
 from flux.ports.files import Files
 from flux.trees import metadata
@@ -18,7 +18,7 @@ from flux.trees.area import Spot, in_area, in_workspace
 from flux.trees.beneath import open_regular
 from flux.trees.blobs import Blob
 from flux.trees.journal import Attributes
-from flux.trees.scan import entry, hash_file
+from flux.trees.scan import entry, hash_file, with_content
 from flux.trees.survey import gone, slot_of
 
 _STEP = Point.APPLY_PREPARE
@@ -59,12 +59,14 @@ class Builder:
         self._staged = dict(staged)
         self._base = base
         self._inside = in_area(area)
+        self._covered: Collection[str] = ()
         self._workspace = in_workspace(root)
 
     def build(self, plan: Plan) -> list[int]:
         """Build everything; return the inode that waits in each slot, 0 for removals."""
         try:
             late: list[New] = []
+            self._covered = plan.stays
             places = {new.path: new.place for new in plan.new}
             for new in plan.new:
                 if new.fate.kind == "same":
@@ -91,7 +93,7 @@ class Builder:
         elif kind == "move":
             self._move(new)
         elif kind == "kept":
-            self._files.link(_STEP, *self._origin(new.fate.value), *self._spot(new.place))
+            self._join(new)
         elif new.entry.type is EntryType.DIRECTORY:
             self._files.make_directory(_STEP, *self._spot(new.place))
         else:
@@ -165,6 +167,20 @@ class Builder:
             if error.errno not in _NO_LINK:
                 raise
         self._copy(new, origin)
+
+    def _join(self, new: New) -> None:
+        """Give the file that stays at a path another name; one that no change covers is compared with what it was."""
+        origin = new.fate.value
+        try:
+            self._files.link(_STEP, *self._origin(origin), *self._spot(new.place))
+        except FileNotFoundError as error:
+            raise gone(self._changeset_id, origin) from error
+        if origin in self._covered:
+            return
+        linked = with_content(self._area, new.place, entry(self._area, new.place) or "")
+        expected = token_of(new.entry)
+        if conflict.differs(expected, linked, by_content=True) is not conflict.Difference.EQUAL:
+            raise conflict.refusal(self._changeset_id, [conflict.conflict(origin, expected, linked)])
 
     def _origin(self, path: str) -> Spot:
         try:

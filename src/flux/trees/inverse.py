@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Collection
 from typing import TypeAlias
 
 import msgspec
 
 from flux.core import paths
 from flux.core.changeset import Change, Changes, Entry, Staged, Unstaged
-from flux.core.manifest import EntryType, Fingerprint, Token
+from flux.core.manifest import EntryType, Token
+from flux.core.plan import token_of
 from flux.failpoints import Point
 from flux.ports.files import Files
 from flux.trees import journal
@@ -21,8 +23,6 @@ from flux.trees.trash import place_of
 
 AppliedTokens: TypeAlias = dict[str, Token | None]
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
-# Numbers that no inode has: names of one group share one, which is all that the plan asks of them.
-_GROUP_INODES = 1 << 62
 _LOST = "what was there before is not kept"
 
 
@@ -44,19 +44,21 @@ def stage_inverse(
         FluxError: ``internal`` if the journal is damaged.
         OSError: if staging fails.
     """
-    source = _Kept(directory, blobs, files)
+    forward = {change.location: change for change in changes.every()}
+    source = _Kept(directory, blobs, files, forward)
     try:
-        inverse = [source.invert(change) for change in changes.every()]
+        inverse = [source.invert(change) for change in forward.values()]
     finally:
         source.close()
-    applied = {change.location: _token(change.after) for change in changes.every()}
+    applied = {path: None if change.after is None else token_of(change.after) for path, change in forward.items()}
     return Changes.of(inverse, unchanged=changes.unchanged), source.unstaged, applied
 
 
 class _Kept:
     """What the apply kept: displaced entries in the trash, or still in the workspace under another name."""
 
-    def __init__(self, directory: int, blobs: int, files: Files) -> None:
+    def __init__(self, directory: int, blobs: int, files: Files, forward: Collection[str]) -> None:
+        self._forward = forward
         self._blobs = blobs
         self._files = files
         record = journal.read(directory)
@@ -75,10 +77,15 @@ class _Kept:
 
     def invert(self, change: Change) -> Change:
         before, after = change.after, change.before
-        staged = None
+        staged, attributes = None, change.attributes
         if after is not None and _needs_content(change):
             staged, after = self._stage(change, after)
-        return msgspec.structs.replace(change, before=before, after=after, staged=staged, risks=())
+            other = None if staged is None else staged.reference_path
+            if other is not None and other not in self._forward:
+                attributes = (*attributes, "links")  # one more name of an unchanged file: core.links.joins
+        return msgspec.structs.replace(
+            change, before=before, after=after, attributes=attributes, staged=staged, risks=()
+        )
 
     def _stage(self, change: Change, after: Entry) -> tuple[Staged | None, Entry]:
         raw = paths.to_bytes(change.location)
@@ -146,24 +153,3 @@ def _needs_content(change: Change) -> bool:
     if before is None or before.type not in (EntryType.FILE, EntryType.SOCKET):
         return False
     return after is None or after.type is not before.type or "content" in change.attributes
-
-
-def _token(entry: Entry | None) -> Token | None:
-    """Return the token of an entry as it was applied. Touched entries are compared by content: no inode is needed."""
-    if entry is None:
-        return None
-    return Fingerprint(
-        type=entry.type,
-        mode=entry.mode_bits,
-        uid=entry.uid,
-        gid=entry.gid,
-        size=0 if entry.type is EntryType.DIRECTORY else entry.size,
-        mtime_ns=entry.mtime_ns,
-        ctime_ns=0,
-        inode=0 if entry.link_group is None else _GROUP_INODES + entry.link_group,
-        links=0 if entry.type is EntryType.DIRECTORY else 1 if entry.link_group is None else 2,
-        rdev=entry.rdev,
-        target=entry.link_target,
-        xattrs=tuple(sorted(entry.xattr_values.items())),
-        digest=entry.digest,
-    ).token()
