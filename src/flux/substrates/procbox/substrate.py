@@ -74,7 +74,8 @@ class Procbox:
             self._sweep_once()
             self._running = {tree: instance for tree, instance in self._running.items() if instance.alive()}
             neighbours = {tree: instance.pidfd for tree, instance in self._running.items()}
-        instance = Start(self._tools, spec, make_plan(spec, self._host), neighbours).run()
+        plan = make_plan(spec, self._host, self._tools.cgroups.hierarchies.limits)
+        instance = Start(self._tools, spec, plan, neighbours).run()
         with self._lock:
             self._running[instance.tree_descriptor] = instance
         return instance
