@@ -28,6 +28,7 @@ class CommandGroup:
 
     def __init__(self, directory: str, *, unified: bool) -> None:
         self._directory = directory
+        self._busy = threading.Lock()
         self.unified = unified
 
     def open(self) -> int:
@@ -38,17 +39,21 @@ class CommandGroup:
 
     def kill(self) -> None:
         """Kill every process in it and return when all are dead. A frozen one dies too."""
-        with contextlib.suppress(FileNotFoundError):
+        with self._busy:
             kill_all(self._directory)
 
     def remove(self) -> bool:
-        """Remove it; false while there are processes in it."""
+        """Remove it; false while there are processes in it, or somebody waits for their death."""
+        if not self._busy.acquire(blocking=False):
+            return False  # who waits for an event of a group that is removed waits for ever
         try:
             os.rmdir(self._directory)
         except FileNotFoundError:
             return True
         except OSError:
             return False
+        finally:
+            self._busy.release()
         return True
 
 

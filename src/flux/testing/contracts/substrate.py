@@ -82,7 +82,7 @@ class Running:
 
 def read_all(descriptor: int) -> bytes:
     """Return what comes until the other side closes."""
-    parts = []
+    parts: list[bytes] = []
     while True:
         assert select.select([descriptor], [], [], PATIENCE_SECONDS)[0], "the other side neither writes nor closes"
         part = os.read(descriptor, MIB)
@@ -296,7 +296,8 @@ class SubstrateContract:
         running.close()
         instance.kill()
         assert sorted(os.listdir(instance.tree_descriptor)) == ["kept", "made"]
-        with open(os.open("kept", os.O_RDONLY, dir_fd=instance.tree_descriptor)) as file:
+        kept = os.open("kept", os.O_RDONLY, dir_fd=instance.tree_descriptor)
+        with os.fdopen(kept) as file:
             assert file.read() == "new"
         assert {path.name: path.read_text() for path in (place / "lower").iterdir()} == {"kept": "old", "gone": "old"}
 
