@@ -77,7 +77,7 @@ def remove(place: Place) -> Action:
 def move(place: Place, to: Place) -> Action:
     def action(top: Path) -> None:
         source, target = top.joinpath(*place), top.joinpath(*to)
-        if not os.path.lexists(source) or place == to or to[: len(place)] == place or place[: len(to)] == to:
+        if not os.path.lexists(source) or _nested(place, to):
             return
         _parent(target, top)
         if os.path.lexists(source):
@@ -90,7 +90,7 @@ def move(place: Place, to: Place) -> Action:
 def link(place: Place, to: Place) -> Action:
     def action(top: Path) -> None:
         source, target = top.joinpath(*place), top.joinpath(*to)
-        if not os.path.lexists(source) or (source.is_dir() and not source.is_symlink()) or place[: len(to)] == to:
+        if not os.path.lexists(source) or (source.is_dir() and not source.is_symlink()) or _nested(place, to):
             return
         _parent(target, top)
         if os.path.lexists(source) and not (
@@ -100,6 +100,11 @@ def link(place: Place, to: Place) -> Action:
             os.link(source, target, follow_symlinks=False)
 
     return action
+
+
+def _nested(one: Place, other: Place) -> bool:
+    """Tell whether one of two places lies in the other."""
+    return one[: len(other)] == other or other[: len(one)] == one
 
 
 def chmod(place: Place, mode: int) -> Action:
