@@ -61,7 +61,7 @@ class Procbox:
         from flux.substrates.procbox import checks
 
         network = self._tools.network
-        findings = checks.find(self._tools.launcher, self._host, self._tools.cgroups.hierarchies)
+        findings = checks.find(self._tools.launcher, self._host, self._tools.cgroups.hierarchies, self.start)
         return findings if network is None else [*findings, network.available()]
 
     def start(self, spec: LaunchSpec) -> ProcboxInstance:
