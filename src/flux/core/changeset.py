@@ -13,6 +13,14 @@ from flux.core.machine import Machine
 from flux.core.manifest import EntryType, Fingerprint
 
 
+def _nothing() -> None:
+    """The default of a field that JSON holds even when it is empty: only plain defaults are left out."""
+
+
+def _no_words() -> tuple[str, ...]:
+    return ()
+
+
 class State(StrEnum):
     """Where a changeset is in its life (30-speculation §3)."""
 
@@ -137,11 +145,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     path: str
     path_base64: str | None = None
-    before: Entry | None = None
-    after: Entry | None = None
-    attributes: tuple[str, ...] = ()
-    staged: Staged | None = None
-    risks: tuple[str, ...] = ()
+    before: Entry | None = msgspec.field(default_factory=_nothing)
+    after: Entry | None = msgspec.field(default_factory=_nothing)
+    attributes: tuple[str, ...] = msgspec.field(default_factory=_no_words)
+    staged: Staged | None = msgspec.field(default_factory=_nothing)
+    risks: tuple[str, ...] = msgspec.field(default_factory=_no_words)
 
     @property
     def location(self) -> str:
@@ -227,7 +235,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: int = 0
 
 
-class Flow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """Traffic to one destination that the kernel saw during the run (40-network §4)."""
 
     proto: str
