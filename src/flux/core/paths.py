@@ -92,14 +92,18 @@ def normalise(path: str) -> str:
     """
     if not path.startswith("/"):
         raise FluxError(
-            Code.INVALID, f"path {printable(path)!r} is not absolute: start it with /, the workspace's root"
+            Code.INVALID,
+            f"cannot use the path {printable(path)[:80]!r}: it is not absolute; start it with /, the workspace's root",
         )
     parts = [part for part in path.split("/") if part]
     if any(part in (".", "..") for part in parts):
-        raise FluxError(Code.INVALID, f"path {printable(path)!r} holds . or ..: name the entry directly")
+        raise FluxError(
+            Code.INVALID, f"cannot use the path {printable(path)[:80]!r}: it holds . or ..; name the entry directly"
+        )
     if "\0" in path or len(to_bytes(path)) > PATH_BYTES_MAX:
         raise FluxError(
-            Code.INVALID, f"path {printable(path)[:80]!r} has a NUL byte or more than {PATH_BYTES_MAX} bytes"
+            Code.INVALID,
+            f"cannot use the path {printable(path)[:80]!r}: it has a NUL byte or more than {PATH_BYTES_MAX} bytes",
         )
     return "/" + "/".join(parts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
@@ -71,7 +72,24 @@ def _by_path(engine: Engine, threads: Threads, exec_output_bytes: int) -> dict[s
 
 
 def _route(path: str, methods: Mapping[str, Endpoint]) -> Route:
-    return Route(path.replace("...}", ":path}"), Resource(methods))
+    return Route(path.replace("...}", ":rest}"), Resource(methods))
+
+
+class _Rest(Convertor[str]):
+    """The rest of a route, whatever is in it: Starlette's own ``path`` ends at a newline, and names may hold one."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        """Return the text as it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Return the text as it is."""
+        return value
+
+
+register_url_convertor("rest", _Rest())
 
 
 class Resource:
