@@ -12,7 +12,7 @@ from flux.api import wire
 from flux.api.http import HttpClient
 from flux.api.operations import OPERATIONS, Operation, parameters
 from flux.core.access import Role
-from flux.core.requests import CreateKey, CreateSandbox
+from flux.core.requests import CreateKey
 from tests.api.daemons import Daemon
 
 MATRIX = [(row, role) for row in OPERATIONS.values() for role in Role]
@@ -49,9 +49,7 @@ def test_without_a_token_only_health_answers(daemon: Daemon, row: Operation) -> 
         assert reply.headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize(
-    "header", ["", "Bearer", "Bearer  ", "Basic abc", "Bearer nonsense", "Bearer \xff\xfe", "token"]
-)
+@pytest.mark.parametrize("header", ["", "Bearer", "Basic abc", "Bearer nonsense", "Bearer \xff\xfe", "token"])
 def test_a_wrong_token_is_nobody(daemon: Daemon, header: str) -> None:
     with daemon.anonymous(headers=[(b"authorization", header.encode("latin-1"))]) as client:
         assert client.get("/v1/sandboxes").status_code == 401
@@ -70,19 +68,21 @@ def test_a_role_is_checked_before_the_request_is_read(daemon: Daemon, keys: dict
         assert client.post("/v1/sandboxes", content=b"{ not json").status_code == 403
 
 
-def test_an_agent_sees_its_own_sandboxes_only(
-    daemon: Daemon, keys: dict[Role, str], sandbox: str, workspace: Path
-) -> None:
-    with daemon.http(keys[Role.AGENT]) as agent:
-        assert agent.get(f"/v1/sandboxes/{sandbox}").status_code == 404
-        made = agent.post("/v1/sandboxes", json={"workspace": str(workspace)})
-        assert made.status_code == 201, made.text
-        own = made.json()["id"]
-        assert [item["id"] for item in agent.get("/v1/sandboxes").json()["items"]] == [own]
-        changeset = agent.post(f"/v1/sandboxes/{own}/speculate", json={"command": "echo x > y"}).json()
-        approval = agent.post(f"/v1/sandboxes/{own}/changesets/{changeset['id']}/approve", json={})
-        assert approval.status_code == 403
-        assert agent.delete(f"/v1/sandboxes/{own}").status_code == 200
+@pytest.mark.parametrize("role", [Role.AGENT, Role.USER])
+def test_sandboxes_of_others_do_not_exist(daemon: Daemon, keys: dict[Role, str], sandbox: str, role: Role) -> None:
+    with daemon.http(keys[role]) as holder:
+        for path in ("", "/files/list?path=/", "/files?path=/notes.txt", "/changes"):
+            reply = holder.get(f"/v1/sandboxes/{sandbox}{path}")
+            assert (reply.status_code, reply.json()["code"]) == (404, "not_found"), path
+        assert holder.post(f"/v1/sandboxes/{sandbox}/exec", json={"command": "true"}).status_code == 404
+        assert holder.delete(f"/v1/sandboxes/{sandbox}").status_code == 404
+        assert sandbox not in [item["id"] for item in holder.get("/v1/sandboxes").json()["items"]]
+
+
+def test_a_user_is_lent_no_directory(daemon: Daemon, keys: dict[Role, str], workspace: Path) -> None:
+    with daemon.http(keys[Role.USER]) as holder:
+        reply = holder.post("/v1/sandboxes", json={"workspace": str(workspace)})
+    assert (reply.status_code, reply.json()["code"]) == (403, "denied")
 
 
 def test_secrets_are_for_their_owner_only(daemon: Daemon) -> None:
@@ -129,11 +129,3 @@ def test_replies_carry_what_browsers_should_heed(daemon: Daemon) -> None:
         for path in ("/ui", "/healthz", "/nowhere"):
             assert client.get(path).headers["x-content-type-options"] == "nosniff"
         assert client.get("/healthz").headers["cache-control"] == "no-store"
-
-
-def test_a_sandbox_of_a_key_is_the_keys(daemon: Daemon, keys: dict[Role, str], workspace: Path) -> None:
-    holder = daemon.client(keys[Role.USER])
-    made = holder.call("sandbox.create", body=CreateSandbox(workspace=str(workspace)))
-    assert made["owner"]
-    holder.call("sandbox.delete", sandbox=made["id"])
-    holder.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import Any
 from urllib.parse import urlsplit
@@ -97,7 +98,8 @@ def test_an_unknown_route_is_404(http: httpx.Client, path: str) -> None:
 
 
 def test_an_encoded_slash_is_no_other_route(http: httpx.Client) -> None:
-    refused(http.get("/v1/sandboxes/a%2Fexec"), 404, "not_found")
+    refused(http.post("/v1/sandboxes/a%2Fexec", json={"command": "true"}), 404, "not_found")
+    refused(http.get("/v1/sandboxes/a%2Fb%2Fc"), 404, "not_found")
 
 
 @pytest.mark.parametrize(
@@ -161,12 +163,11 @@ def test_a_body_of_exactly_the_limit_is_read(http: httpx.Client) -> None:
 def test_what_is_not_http_does_not_hurt(daemon: Daemon, request_bytes: bytes) -> None:
     place = urlsplit(daemon.url)
     with socket.create_connection((place.hostname, place.port), timeout=30) as connection:
-        connection.sendall(request_bytes)
-        connection.shutdown(socket.SHUT_WR)
-        try:
+        answer = b""
+        with contextlib.suppress(OSError):  # it may hang up before it has heard everything
+            connection.sendall(request_bytes)
+            connection.shutdown(socket.SHUT_WR)
             answer = connection.recv(65536)
-        except ConnectionResetError:
-            answer = b""
         assert not answer or answer.split(b" ")[1][:1] in (b"4", b"3")
     with daemon.anonymous() as client:
         assert client.get("/healthz").status_code == 200

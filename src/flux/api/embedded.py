@@ -47,6 +47,7 @@ class EmbeddedClient:
     ) -> Any:
         """Call an operation that answers with JSON and return the decoded reply."""
         row = operation_named(operation)
+        wire.require_one_reply(body)
         arguments = self._arguments(row, path, query, body=body, idempotency_key=idempotency_key)
         return msgspec.json.decode(wire.encode_reply(row.call(self._engine, self._actor, arguments)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
@@ -13,7 +12,7 @@ import msgspec
 from flux.api import wire
 from flux.api.client import Ended, Query
 from flux.api.operations import Operation, operation_named
-from flux.api.unix import address_of
+from flux.api.unix import connected
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
 from flux.core.requests import Exec
@@ -36,10 +35,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         """Connect to the socket."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(_CONNECT_SECONDS)
-        with address_of(self._path) as address:
-            self.sock.connect(address)
+        self.sock = connected(self._path)
 
 
 class HttpClient:
@@ -74,6 +70,7 @@ class HttpClient:
     ) -> Any:
         """Call an operation that answers with JSON and return the decoded reply."""
         row = operation_named(operation)
+        wire.require_one_reply(body)
         raw = wire.encode_body(body)
         headers = {"Content-Type": _JSON, "Content-Length": str(len(raw))} if raw else {}
         if idempotency_key is not None:

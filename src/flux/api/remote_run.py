@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-from websockets.sync.client import ClientConnection, connect, unix_connect
+from websockets.sync.client import ClientConnection, connect
 
 from flux.api import wire
 from flux.api.client import Ended
 from flux.api.console import raw, size_of, watching_size
 from flux.api.operations import SANDBOX
-from flux.api.unix import address_of
+from flux.api.unix import connected
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
 from flux.core.requests import Exec
@@ -70,10 +70,8 @@ def _connected(address: Address, sandbox: str) -> ClientConnection:
     }
     try:
         if address.unix_socket is not None:
-            with address_of(address.unix_socket) as name:
-                connection: ClientConnection = unix_connect(name, address.url + path, **options)
-        else:
-            connection = connect(address.url + path, **options)
+            options["sock"] = connected(address.unix_socket)
+        connection: ClientConnection = connect(address.url + path, **options)
     except InvalidStatus as error:
         refusal = wire.decode_error(bytes(error.response.body or b""))
         raise refusal or FluxError(

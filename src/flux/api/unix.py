@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,3 +22,15 @@ def address_of(path: str) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)
+
+
+def connected(path: str) -> socket.socket:
+    """Return a socket connected to ``path``. Raises ``OSError``."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with address_of(path) as address:
+            client.connect(address)
+    except BaseException:
+        client.close()
+        raise
+    return client

@@ -102,6 +102,16 @@ def _convert(shape: type[QueryStruct], values: dict[str, Any]) -> QueryStruct:
         raise _refusal("query", error, shape) from None
 
 
+def require_one_reply(body: msgspec.Struct | None) -> None:
+    """Refuse a request for a stream of events where one reply is expected.
+
+    Raises:
+        FluxError: ``invalid``.
+    """
+    if getattr(body, "stream", False):
+        raise FluxError(Code.INVALID, "cannot stream a command's output into one reply: use a client's run for that")
+
+
 def encode_body(body: msgspec.Struct | None) -> bytes:
     """Return a request as JSON.
 
