@@ -38,7 +38,7 @@ chmod +x greet.sh
 rm notes/old.txt
 mkdir -p docs && echo 'Run: sh greet.sh NAME' > docs/usage.md
 sh tests/run.sh
-(exec 3<>/dev/tcp/192.0.2.7/443) 2>/dev/null || echo 'no way out to 192.0.2.7:443'
+bash -c 'exec 3<>/dev/tcp/192.0.2.7/443' 2>/dev/null || echo 'no way out to 192.0.2.7:443'
 """
 
 
@@ -89,8 +89,8 @@ class Demo:
         """Let the agent's command run in a throwaway copy."""
         self.title("An agent edits, adds, deletes, makes executable, and tries the network: in a throwaway copy")
         print(AGENT.strip().replace("\n", "\n    ").join(("    ", "\n")))
-        reply = self.json("sandbox", "speculate", "greet", "--", "bash", "-c", AGENT)
-        print(f"$ fluxctl sandbox speculate greet -- bash -c ...   ->  changeset {reply['id']}")
+        reply = self.json("sandbox", "speculate", "greet", "--", AGENT)
+        print(f"$ fluxctl sandbox speculate greet -- ...   ->  changeset {reply['id']}")
         expect(reply["exit_code"] == 0, f"the command ends well, not so: {reply['stderr']}")
         expect(tree(self.project) == before, "the project itself is untouched")
         print("The project itself is untouched.")

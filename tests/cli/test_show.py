@@ -206,21 +206,40 @@ def test_nothing_from_a_sandbox_reaches_the_terminal_unescaped() -> None:
             "non_replayable": [HOSTILE],
         },
     )
-    diffs = [
-        {"path": HOSTILE, "text": f"--- {HOSTILE}\n+x\x1b[2J\n", "note": None},
-        {"path": HOSTILE, "text": None, "note": HOSTILE},
-    ]
+    diffs = [difference(HOSTILE, f"@@ {HOSTILE}\n+x\x1b[2J\n", HOSTILE), difference(HOSTILE, None, HOSTILE)]
     text = shown(item, diffs=diffs)
     assert text.count("[bold]b[/bold]") > 20  # the markup of a name is text like any other
     assert not [char for char in text if char != "\n" and (ord(char) < 32 or ord(char) in (0x7F, 0x202E))]
 
 
+def difference(path: str, text: str | None, note: str | None, **sides: Any) -> dict[str, Any]:
+    return {"path": path, "text": text, "note": note, "before": None, "after": side(), **sides}
+
+
 def test_a_diff_keeps_the_text_of_the_file() -> None:
-    text = shown(
-        reply(), diffs=[{"path": "/a", "text": '--- a\n+++ b\n@@ -1 +1 @@\n-\told\\n\n+\t"new\\n"\n', "note": None}]
-    )
-    assert '"new\\n"' in text
-    assert "old\\n" in text
+    diffs = [difference("/a", '@@ -1 +1 @@\n-\told\\n\n+\t"new\\n"\n', None)]
+    text = shown(reply(), diffs=diffs)
+    order(text, "/a", "@@ -1 +1 @@", "old\\n", '"new\\n"')
+
+
+def test_directories_have_no_diff_and_what_is_not_text_says_so() -> None:
+    directory = difference("/d", None, "not a regular file", after=side("directory"))
+    text = shown(reply(), diffs=[directory, difference("/b", None, "binary")])
+    assert "not a regular file" not in text
+    assert "/b  binary" in text
+
+
+def test_a_command_of_many_lines_stands_below_itself() -> None:
+    text = shown(reply(command="set -e\nprintf 'a\\n'\n\tdone\n"))
+    assert "  command  set -e\n           printf 'a\\n'\n" in text
+    assert "… and 5 more lines" in shown(reply(command="x\n" * 25))
+
+
+def test_an_inverse_says_what_it_undoes_and_nothing_of_a_run() -> None:
+    text = shown(reply(run_via="revert", reverts="cs0", exit_code=None, command="revert cs0"))
+    assert "reverts  cs0" in text
+    assert "network" not in text
+    assert "ended" not in text
 
 
 def test_long_lists_end_with_what_was_left_out() -> None:

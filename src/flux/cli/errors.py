@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 
+from flux.cli.show import words
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
 
@@ -44,15 +45,10 @@ def report(error: FluxError, *, as_json: bool) -> int:
         body = {"code": error.code.value, "message": error.message, "details": error.details}
         _write(msgspec.json.encode(body, enc_hook=str).decode("utf-8"))
     else:
-        _write(f"fluxctl: {_one_line(error.message)}")
+        _write(f"fluxctl: {words.line(error.message)}")
         for line in _conflict_lines(error):
             _write(f"  {line}")
     return EXIT_CODES[error.code]
-
-
-def _one_line(message: str) -> str:
-    """Escape what a terminal would obey; the message's own backslashes were escaped where a name entered it."""
-    return printable(message).replace("\\\\", "\\")
 
 
 def _conflict_lines(error: FluxError) -> list[str]:
@@ -63,11 +59,9 @@ def _conflict_lines(error: FluxError) -> list[str]:
 
 
 def _conflict_line(item: dict[str, object]) -> str:
-    shown = [printable(str(item.get("path", "?")))]
-    for key in ("expected", "found", "reason"):
-        if item.get(key) is not None:
-            shown.append(f"{key} {printable(str(item[key]))}")
-    return ": ".join([shown[0], "; ".join(shown[1:])]) if len(shown) > 1 else shown[0]
+    told = [f"{key} {printable(str(item[key]))}" for key in ("expected", "found") if item.get(key) is not None]
+    reason = f" ({printable(str(item['reason']))})" if item.get("reason") else ""
+    return f"{printable(str(item.get('path', '?')))}: {'; '.join(told)}{reason}"
 
 
 def _write(line: str) -> None:

@@ -21,17 +21,13 @@ if TYPE_CHECKING:
 
 
 class Options(msgspec.Struct, kw_only=True):
-    """The global options as they were typed."""
+    """The global options. ``typed`` are the words of them that were typed, for hints; without the token, a secret."""
 
     state_directory: str | None = None
     server: str | None = None
     token: str | None = None
     config: str | None = None
-
-    def words(self) -> list[str]:
-        """Return the options as words of a command line, for hints; without the token, which is a secret."""
-        pairs = (("--state-dir", self.state_directory), ("--server", self.server), ("--config", self.config))
-        return [word for name, value in pairs if value is not None for word in (name, value)]
+    typed: list[str] = []
 
 
 class DaemonStatus(msgspec.Struct, kw_only=True):
@@ -136,7 +132,7 @@ class Invocation:
 
     def hint(self, *words: str) -> str:
         """Return the command line that runs ``fluxctl`` with ``words`` the same way as this run."""
-        return shlex.join(["fluxctl", *self.options.words(), *words])
+        return shlex.join(["fluxctl", *self.options.typed, *words])
 
 
 def console() -> Console:

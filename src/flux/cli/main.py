@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "fluxctl"
 COMPLETION = "_FLUXCTL_COMPLETE"
+_REPEATED = ("state_dir", "server", "config")
 _BROKEN_PIPE = SIGNAL_BASE + 13
 
 GROUPS = {
@@ -68,7 +69,13 @@ def root(
     invocation.options.server = None if given == {"state_dir"} else server or None
     invocation.options.token = token or None
     invocation.options.config = config or None
+    invocation.options.typed = _typed_words(ctx)
     invocation.json_asked = as_json
+
+
+def _typed_words(ctx: click.Context) -> list[str]:
+    pairs = [(f"--{name.replace('_', '-')}", ctx.params[name]) for name in _REPEATED if _typed(ctx, name)]
+    return [word for pair in pairs for word in pair]
 
 
 def _typed(ctx: click.Context, name: str) -> bool:

@@ -19,6 +19,10 @@ def working(invocation: Invocation, what: str) -> Iterator[None]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    terminal = Console(stderr=True)
+    if terminal.is_dumb_terminal:
+        yield
+        return
+    with Progress(*columns, console=terminal, transient=True) as progress:
         progress.add_task(what, total=None)
         yield

@@ -179,12 +179,12 @@ def _show_text(client: Any, operation: str, arguments: dict[str, Any]) -> None:
     """Print content on a terminal line by line, escaping what the terminal would obey."""
     import io
 
-    from flux.cli.show.changeset import escaped_line
+    from flux.cli.show import words
 
     content = io.BytesIO()
     client.download(operation, content, **arguments)
     for line in content.getvalue().decode("utf-8", "surrogateescape").splitlines():
-        sys.stdout.write(escaped_line(line) + "\n")
+        sys.stdout.write(words.line(line) + "\n")
 
 
 @click.command(cls=Command)

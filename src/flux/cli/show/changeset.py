@@ -15,6 +15,8 @@ Reply = Mapping[str, Any]
 Hint = Callable[..., str]
 
 SHOWN_ENTRIES = 40
+COMMAND_LINES = 20
+LABEL_WIDTH = 11
 OUTPUT_LINES = 12
 
 STATE_STYLES = {
@@ -61,14 +63,15 @@ def lines(changeset: Reply, *, hint: Hint, now: float, diffs: Sequence[Reply] | 
     yield from body(changeset)
     if diffs is not None:
         yield from diff_lines(diffs)
-    yield from _next_steps(changeset, hint)
+    yield from _next_steps(changeset, hint, seen=diffs is not None)
 
 
 def body(run: Reply) -> Iterator[Text]:
     """Yield what a run did: risks, deletions, other changes, doubts, side effects, output. Also for dry runs."""
     yield from change_lines(run["changes"])
     yield from _doubts(run)
-    yield from _side_effects(run["side_effects"])
+    if run.get("run_via") != "revert":
+        yield from _side_effects(run["side_effects"])
     yield from output_lines(run)
 
 
@@ -88,14 +91,15 @@ def _header(changeset: Reply, now: float) -> Iterator[Text]:
         "Changeset ", (changeset["id"], "bold"), "  ", (state.upper(), STATE_STYLES.get(state, "bold")), ""
     )
     for label, value in _facts(changeset, now):
-        yield Text.assemble((f"  {label:<9}", "dim"), value)
+        yield Text.assemble((f"  {label}".ljust(LABEL_WIDTH), "dim"), value)
 
 
 def _facts(changeset: Reply, now: float) -> Iterator[tuple[str, str]]:
-    yield "command", printable(changeset["command"]) or "(none)"
-    yield "ended", words.ending(changeset)
+    yield "command", _command(changeset["command"])
+    if changeset["run_via"] != "revert":
+        yield "ended", words.ending(changeset)
+        yield "run in", _engine(changeset)
     yield "sandbox", changeset["sandbox_id"]
-    yield "run in", _engine(changeset)
     if changeset["paths"] != ["/"]:
         yield "paths", ", ".join(printable(path) for path in changeset["paths"])
     if changeset["state"] in ("pending", "approved"):
@@ -104,17 +108,24 @@ def _facts(changeset: Reply, now: float) -> Iterator[tuple[str, str]]:
     yield from _links(changeset)
     if changeset.get("decided_by"):
         yield "decided", f"by {printable(changeset['decided_by'])}, {words.local_time(changeset['decided_at'])}"
-    if changeset.get("comment"):
-        yield "comment", printable(changeset["comment"])
-    if changeset.get("error"):
-        yield "error", printable(changeset["error"])
+    for key in ("comment", "error"):
+        if changeset.get(key):
+            yield key, words.line(changeset[key])
+
+
+def _command(command: str) -> str:
+    """Return a command in lines that stand below each other."""
+    every = [words.line(text) for text in command.strip("\n").split("\n")]
+    if len(every) > COMMAND_LINES:
+        every = [*every[:COMMAND_LINES], f"… and {len(every) - COMMAND_LINES} more lines"]
+    return ("\n" + " " * LABEL_WIDTH).join(every)
 
 
 def _engine(changeset: Reply) -> str:
     engine, reason = changeset.get("copy_engine"), changeset.get("copy_engine_reason")
     if engine is None:
         return str(changeset["run_via"])
-    return f"a throwaway copy ({engine}{': ' + printable(reason) if reason else ''})"
+    return f"a throwaway copy by {engine}{f' ({printable(reason)})' if reason else ''}"
 
 
 def _links(changeset: Reply) -> Iterator[tuple[str, str]]:
@@ -247,25 +258,24 @@ def output_lines(run: Reply) -> Iterator[Text]:
         left = len(every) - OUTPUT_LINES
         about = f"{key}, the last {OUTPUT_LINES} of {len(every)} lines" if left > 0 else key
         yield from _section(
-            about, "bold", (Text(f"  {printable(line)}", style="dim") for line in every[-OUTPUT_LINES:])
+            about, "bold", (Text(f"  {words.line(line)}", style="dim") for line in every[-OUTPUT_LINES:])
         )
 
 
 def diff_lines(diffs: Sequence[Reply]) -> Iterator[Text]:
     """Yield coloured unified diffs."""
     for diff in diffs:
-        yield Text("")
-        if diff.get("text") is None:
-            yield Text.assemble((printable(diff["path"]), "bold"), f"  {printable(diff.get('note') or '')}")
+        if all(side is None or side["type"] == "directory" for side in (diff["before"], diff["after"])):
             continue
-        for line in diff["text"].rstrip("\n").split("\n"):
-            yield Text(escaped_line(line), style=_diff_style(line))
+        yield Text("")
+        note = f"  {words.line(diff['note'])}" if diff.get("note") else ""
+        yield Text.assemble((printable(diff["path"]), "bold"), note)
+        if diff["text"] is not None:
+            yield from (Text(words.line(line), style=_diff_style(line)) for line in _diff_text(diff["text"]))
 
 
-def escaped_line(line: str) -> str:
-    """Return a line of file content safe to show."""
-    # Tabs and backslashes are ordinary in source text and harmless on a terminal.
-    return "\t".join(printable(part).replace("\\\\", "\\") for part in line.split("\t"))
+def _diff_text(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n")
 
 
 def _diff_style(line: str) -> str:
@@ -274,17 +284,18 @@ def _diff_style(line: str) -> str:
     return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
 
 
-def _next_steps(changeset: Reply, hint: Hint) -> Iterator[Text]:
+def _next_steps(changeset: Reply, hint: Hint, *, seen: bool) -> Iterator[Text]:
     names = (changeset["sandbox_id"], changeset["id"])
-    steps = list(_steps(changeset, lambda verb, *more: hint("sandbox", verb, *names, *more)))
+    steps = list(_steps(changeset, lambda verb, *more: hint("sandbox", verb, *names, *more), seen=seen))
     if steps:
         yield from _section("Next", "bold", (Text(f"  {title:<12} {command}") for title, command in steps))
 
 
-def _steps(changeset: Reply, line: Callable[..., str]) -> Iterator[tuple[str, str]]:
+def _steps(changeset: Reply, line: Callable[..., str], *, seen: bool) -> Iterator[tuple[str, str]]:
     state = changeset["state"]
     if state == "pending":
-        yield "see it all", line("changeset", "--diff")
+        if not seen:
+            yield "see it all", line("changeset", "--diff")
         if changeset["unstaged"]:
             yield "drop it", line("reject")
             return

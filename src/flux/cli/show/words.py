@@ -14,6 +14,11 @@ _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
 
 
+def line(text: str) -> str:
+    """Return a line of text safe to show; unlike in a name, its tabs and backslashes stand for themselves."""
+    return "\t".join(printable(part).replace("\\\\", "\\") for part in text.split("\t"))
+
+
 def size(count: int) -> str:
     """Return bytes in words: ``12 B``, ``1.5 MiB``."""
     value = float(count)
