@@ -57,8 +57,13 @@ def run_as_nobody(file: str) -> str:
         pytest.skip(f"needs {', '.join(missing)}: apt-get install util-linux")
     with _places() as (base, spare):
         environment = {
-            **{"PATH": os.environ["PATH"], "HOME": base, "BASE": base, "SPARE": spare, "ROOT": str(_ROOT)},
-            **{"PYTHON": sys.executable, "FILE": file},
+            "PATH": os.environ["PATH"],
+            "HOME": base,
+            "BASE": base,
+            "SPARE": spare,
+            "ROOT": str(_ROOT),
+            "PYTHON": sys.executable,
+            "FILE": file,
         }
         paths = [str(_ROOT), sys.base_prefix]
         result = subprocess.run(
