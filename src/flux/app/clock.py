@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class SystemClock:
@@ -26,7 +25,8 @@ class SystemClock:
         """Return the kernel's identity of this boot; empty where ``/proc`` does not say it."""
         if self._boot_id is None:
             try:
-                self._boot_id = _BOOT_ID.read_text().strip()
+                with open(_BOOT_ID, encoding="ascii") as stream:  # noqa: PTH123 - pathlib is slow to import
+                    self._boot_id = stream.read().strip()
             except OSError:
                 self._boot_id = ""
         return self._boot_id

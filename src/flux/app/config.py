@@ -8,7 +8,6 @@ both. A key that does not exist is an error that names the nearest one.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -191,9 +190,11 @@ def _first_present(*candidates: str) -> str | None:
 
 
 def _read(path: str) -> dict[str, Any]:
+    import tomllib
+
     shown = printable(path)
     try:
-        with open(path, "rb") as stream:  # noqa: PTH123 - pathlib is not worth its import time here
+        with open(path, "rb") as stream:  # noqa: PTH123 - pathlib is slow to import
             table = tomllib.load(stream)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

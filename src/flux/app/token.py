@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
@@ -23,7 +22,7 @@ def ensure_admin_token(state_directory: str) -> str:
     present = read_admin_token(state_directory)
     if present is not None:
         return present
-    token = "flux_admin_" + secrets.token_urlsafe(_TOKEN_BYTES)
+    token = "flux_admin_" + os.urandom(_TOKEN_BYTES).hex()
     path = os.path.join(state_directory, TOKEN_NAME)
     partial = f"{path}.new"
     with contextlib.suppress(FileNotFoundError):

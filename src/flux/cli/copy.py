@@ -55,7 +55,7 @@ def _out(invocation: Invocation, sandbox: str, path: str, target: str) -> int:
         target = os.path.join(target, paths.name(path))
     try:
         if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
-            with open(target, "wb") as stream:  # noqa: PTH123 - pathlib is not worth its import time here
+            with open(target, "wb") as stream:  # noqa: PTH123 - pathlib is slow to import
                 return client.read_file(sandbox, path, stream)
         return _replaced(target, lambda stream: client.read_file(sandbox, path, stream))
     except OSError as error:
@@ -93,7 +93,7 @@ def _in(invocation: Invocation, source: str, sandbox: str, path: str) -> int:
     if source == _STANDARD:
         return int(client.write_file(sandbox, path, sys.stdin.buffer)["size"])
     try:
-        with open(source, "rb") as stream:  # noqa: PTH123 - pathlib is not worth its import time here
+        with open(source, "rb") as stream:  # noqa: PTH123 - pathlib is slow to import
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
             return int(client.write_file(sandbox, path, stream, mode & 0o777)["size"])
     except IsADirectoryError as error:

@@ -164,7 +164,7 @@ def _write_out(invocation: Invocation, operation: str, output: str | None, **arg
     client = invocation.session.client()
     if output is not None:
         try:
-            with open(output, "wb") as stream:  # noqa: PTH123 - pathlib is not worth its import time here
+            with open(output, "wb") as stream:  # noqa: PTH123 - pathlib is slow to import
                 client.download(operation, stream, **arguments)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()

@@ -152,7 +152,7 @@ def audit_line(line: Reply) -> Text:
         and value is not None
     }
     about = " ".join(str(line[name]) for name in ("sandbox_id", "changeset") if line.get(name))
-    told = " ".join(f"{printable(name)}={printable(str(value))}" for name, value in rest.items())
+    told = " ".join(f"{printable(name)}={words.line(str(value).strip())}" for name, value in rest.items())
     return Text.assemble(
         (words.local_time(line["time"]), "dim"),
         f"  {printable(line['actor'])}  ",
