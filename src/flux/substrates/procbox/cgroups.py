@@ -23,6 +23,7 @@ _PREFIX = "flux-"
 _WANTED = ("memory", "pids", "cpu")
 _MIB = 1 << 20
 _PERIOD_US = 100_000
+_numbers = itertools.count(1)
 
 
 class Hierarchies(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +108,6 @@ class Cgroups:
 
     def __init__(self) -> None:
         self.hierarchies = find_hierarchies(virtual.read("/proc/self/mountinfo"), virtual.read("/proc/self/cgroup"))
-        self._owner = f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-"
-        self._numbers = itertools.count(1)
 
     def create(self, sandbox_id: str, limits: Limits) -> Group:
         """Make a sandbox's groups with its limits.
@@ -116,7 +115,8 @@ class Cgroups:
         Raises:
             FluxError: ``unavailable`` if the machine refuses.
         """
-        name = f"{self._owner}{sandbox_id}-{next(self._numbers)}"
+        owner = os.getpid()
+        name = f"{_PREFIX}{owner}-{_start_time(owner)}-{sandbox_id}-{next(_numbers)}"
         group = Group()
         try:
             self._make_unified(group, name, limits)
@@ -132,8 +132,8 @@ class Cgroups:
     def _make_unified(self, group: Group, name: str, limits: Limits) -> None:
         if self.hierarchies.unified is None:
             return
+        os.mkdir(f"{self.hierarchies.unified}/{name}")
         group.unified = f"{self.hierarchies.unified}/{name}"
-        os.mkdir(group.unified)
         os.mkdir(group.commands)
         available = self.hierarchies.unified_controllers
         for controller, file, value in _unified_limits(limits):

@@ -74,9 +74,7 @@ def _rehearsals(rehearse: Callable[[LaunchSpec], Instance]) -> Iterator[Check]:
         yield _rehearsal("overlay", directory, overlay, rehearse)
 
 
-def _rehearsal(
-    subject: str, directory: str, tree: str | Overlay, rehearse: Callable[[LaunchSpec], Instance]
-) -> Check:
+def _rehearsal(subject: str, directory: str, tree: str | Overlay, rehearse: Callable[[LaunchSpec], Instance]) -> Check:
     spec = LaunchSpec(
         sandbox_id="sbdoctor",
         layout="bound",
