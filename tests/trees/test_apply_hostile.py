@@ -68,14 +68,16 @@ class Trap:
         with swapping(self.world.workspace, "d", "trap"):
             action()
 
-    def real(self) -> Path:
-        """Return the directory itself, whichever name it has now."""
-        one = self.world.workspace / "d"
-        return self.world.workspace / "trap" if one.is_symlink() else one
+    def put_back(self) -> None:
+        """Give the directory its own name again."""
+        one, other = self.world.workspace / "d", self.world.workspace / "trap"
+        if one.is_symlink():
+            one.unlink()
+            other.rename(one)
 
     def look_inside(self) -> Facts:
         """Return the facts of the directory."""
-        return look(self.real())
+        return look(self.world.workspace / "d")
 
     def is_sprung(self) -> bool:
         """Tell whether anything outside was touched."""
@@ -99,11 +101,13 @@ def test_nothing_outside_is_written(tmp_path: Path) -> None:
 
         trap.spring(attempt)
         assert not trap.is_sprung()
+        trap.put_back()
         recovery = trap.staging.recover(committed=(trap.staging.path / "trash").exists())
         assert not trap.is_sprung()
         if recovery.outcome == "committed":
-            assert (trap.real() / "sub/new").read_text() == "new\n"
-        elif not recovery.problems:
+            assert (trap.world.workspace / "d/sub/new").read_text() == "new\n"
+        else:
+            assert not recovery.problems
             assert differences(trap.look_inside(), inside) == {}
     assert outcomes <= {Code.CONFLICT, Code.UNKNOWN_OUTCOME, Code.UNAVAILABLE, "applied"}
     assert Code.CONFLICT in outcomes, outcomes

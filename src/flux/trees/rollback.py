@@ -27,7 +27,8 @@ from flux.trees.pristine import is_pristine
 P = ParamSpec("P")
 
 _STEP = Point.ROLLBACK
-# The way to a path is not there any more: somebody moved or replaced a directory. Trying again would not help.
+_TRIES = 64
+# The way to a path is not there: somebody moved or replaced a directory.
 _NO_WAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 
 
@@ -54,6 +55,7 @@ class RollBack:
         self._journal = record
         self._begun = record.begun
         self._spot_of_area = area.spot(record.begun.place, record.begun.changeset_id, directory, root)
+        self._inodes = {parent.path: parent.inode for parent in record.begun.parents}
         self._directories = in_workspace(root)
         self._problems: list[Problem] = []
         self._kept: list[str] = []
@@ -106,26 +108,40 @@ class RollBack:
             self._problems.append(Problem(paths.from_bytes(path), f"could not be taken back: {error.strerror}"))
 
     def _spot(self, path: bytes) -> Spot | None:
-        """Return where ``path`` is, or ``None`` if there is no way to it any more."""
-        try:
-            return self._directories.parent(paths.from_bytes(path))
-        except OSError as error:
-            if error.errno in _NO_WAY:
-                return None
-            raise
+        """Return where ``path`` is, or ``None`` if there is no way to it, or only one to another directory.
+
+        Somebody who moves directories about may have it back a moment later.
+        """
+        text = paths.from_bytes(path)
+        known = self._inodes.get(paths.to_bytes(paths.parent(text)))
+        for _ in range(_TRIES):
+            try:
+                directory, name = self._directories.parent(text)
+            except OSError as error:
+                if error.errno not in _NO_WAY:
+                    raise
+                continue
+            if known is None or os.fstat(directory).st_ino == known:
+                return directory, name
+            self._directories.close()
+        return None
+
+    def _lost(self, path: bytes) -> None:
+        """Note that there is no way to a path; the journal stays open, for another attempt once there is."""
+        self._complete = False
+        self._problems.append(Problem(paths.from_bytes(path), "its directory was moved or removed"))
 
     def _undo_step(self, inside: int, slot: int, step: JournalStep, new: int, fresh: Sequence[Fresh]) -> None:
         target, source = self._spot(step.path), (inside, str(slot))
         there = None if target is None else _inode(target)
         waiting = _inode(source)
-        if step.kind == "create":
-            if target is not None and there == new and waiting is None:
-                self._take_out(step.path, target, source, new, fresh)
-            return
-        if waiting is None or waiting == new:
-            return  # nothing was displaced
+        if waiting == new or (waiting is None and step.kind != "create"):
+            return  # it was not installed, or is back already
         if target is None:
-            self._keep(step.path, slot, "its directory is gone")
+            self._lost(step.path)
+        elif step.kind == "create":
+            if there == new and waiting is None:
+                self._take_out(step.path, target, source, new, fresh)
         elif there is None:
             self._make_movable(source)
             self._files.rename_new(_STEP, *source, *target)
@@ -169,7 +185,10 @@ class RollBack:
 
     def _restore(self, amended: Amended) -> None:
         spot = self._spot(amended.path)
-        if spot is None or _inode(spot) != amended.inode:
+        if spot is None:
+            self._lost(amended.path)
+            return
+        if _inode(spot) != amended.inode:
             return  # somebody put another entry there; its attributes are its own
         status, current = metadata.read(spot)
         target = metadata.before_ours(current, amended.old, amended.new, directory=stat.S_ISDIR(status.st_mode))
@@ -179,6 +198,8 @@ class RollBack:
     def _restore_parent(self, parent: Parent) -> None:
         spot = self._spot(parent.path)
         if spot is None:
+            if parent.widened:
+                self._lost(parent.path)
             return
         try:
             status = os.stat(spot[1], dir_fd=spot[0], follow_symlinks=False)
