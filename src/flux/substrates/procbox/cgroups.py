@@ -104,10 +104,16 @@ def _enabled(directory: str) -> frozenset[str]:
 
 
 class Cgroups:
-    """Makes and removes groups of this process."""
+    """Makes and removes groups of this process.
 
-    def __init__(self) -> None:
-        self.hierarchies = find_hierarchies(virtual.read("/proc/self/mountinfo"), virtual.read("/proc/self/cgroup"))
+    Args:
+        hierarchies: where; found out if not given.
+    """
+
+    def __init__(self, hierarchies: Hierarchies | None = None) -> None:
+        self.hierarchies = hierarchies or find_hierarchies(
+            virtual.read("/proc/self/mountinfo"), virtual.read("/proc/self/cgroup")
+        )
 
     def create(self, sandbox_id: str, limits: Limits) -> Group:
         """Make a sandbox's groups with its limits.

@@ -26,6 +26,7 @@ class Procbox:
         state_dir: Flux's own state, which no sandbox may see.
         sink: refuses and records what sandboxes without network send; without one they just have no route.
         network: lets sandboxes reach ports; without one that is refused.
+        cgroups: makes the groups of sandboxes; by default of whatever this machine has.
         launcher: the program that becomes the init.
     """
 
@@ -35,11 +36,12 @@ class Procbox:
         *,
         sink: PacketSink | None = None,
         network: PortNetwork | None = None,
+        cgroups: Cgroups | None = None,
         launcher: str = _LAUNCHER,
     ) -> None:
         self._state_dir = os.path.realpath(state_dir)
         self._host = read_host()
-        self._tools = Tools(launcher, Cgroups(), sink, network)
+        self._tools = Tools(launcher, cgroups or Cgroups(), sink, network)
         self._running: dict[int, ProcboxInstance] = {}
         self._lock = threading.Lock()
         self._swept = False
