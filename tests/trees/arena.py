@@ -19,6 +19,7 @@ from flux.trees.scan import scan, with_content
 from flux.trees.workspace import Workspace
 
 SHELL_ENVIRONMENT = {"PATH": os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin", "LC_ALL": "C.UTF-8"}
+TIMEOUT_SECONDS = 120
 OPTIONS_ROOT = "index=on,redirect_dir=on,metacopy=off"
 OPTIONS_USER = "userxattr"
 
@@ -167,7 +168,7 @@ class View:
             run(script, Path(self.path), check=False)
             return
         command = ["nsenter", "-t", str(self._holder.pid), *self._enter, "bash", "-c", 'cd "$1" && eval "$2"', "bash"]
-        subprocess.run([*command, self._target, script], check=False, env=SHELL_ENVIRONMENT)
+        subprocess.run([*command, self._target, script], check=False, env=SHELL_ENVIRONMENT, timeout=TIMEOUT_SECONDS)
 
     def close(self) -> None:
         """Unmount."""
@@ -178,7 +179,7 @@ class View:
 
 def run(script: str, where: Path, *, check: bool = True) -> None:
     """Run a shell script."""
-    subprocess.run(["bash", "-c", script], cwd=where, check=check, env=SHELL_ENVIRONMENT)
+    subprocess.run(["bash", "-c", script], cwd=where, check=check, env=SHELL_ENVIRONMENT, timeout=TIMEOUT_SECONDS)
 
 
 def facts(where: Path) -> Tree:
