@@ -11,13 +11,15 @@ import pytest
 from flux.core.access import Actor, Role
 from flux.core.changeset import State
 from flux.core.errors import Code
-from flux.core.requests import CreateKey, CreateSandbox, Exec, MountRequest
+from flux.core.requests import Approve, CreateKey, CreateSandbox, Exec, MountRequest, Speculate
 from flux.core.sandbox import Sandbox
 from tests.engine.kit import ADMIN, Kit, refused
 
-AGENT = Actor(name="bot", role=Role.AGENT, key_id="ky1")
-OTHER = Actor(name="cat", role=Role.AGENT, key_id="ky2")
 USER = Actor(name="eve", role=Role.USER, key_id="ky3")
+
+
+def agent(kit: Kit, name: str) -> Actor:
+    return kit.engine.authenticate(kit.engine.create_key(ADMIN, CreateKey(name=name, role="agent")).secret)
 
 
 def create(kit: Kit, actor: Actor = ADMIN, key: str | None = None, **fields: Any) -> Sandbox:
@@ -120,7 +122,8 @@ def test_another_request_under_the_key_is_refused(kit: Kit) -> None:
 
 
 def test_idempotency_keys_of_different_callers_do_not_meet(kit: Kit) -> None:
-    assert create(kit, AGENT, "k1").id != create(kit, OTHER, "k1").id
+    first, second = (Actor(name=name, role=Role.ADMIN, key_id=f"ky{name}") for name in ("a", "b"))
+    assert create(kit, first, "k1").id != create(kit, second, "k1").id
 
 
 def test_an_idempotency_key_is_forgotten_in_time_or_with_its_sandbox(kit: Kit) -> None:
@@ -198,26 +201,54 @@ def test_a_sandbox_ends_at_its_time(kit: Kit) -> None:
     assert kit.events()[-1] == "sandbox.delete"
 
 
-def test_agents_see_and_touch_only_what_they_created(kit: Kit) -> None:
-    mine = create(kit, AGENT)
-    theirs, nobodys = create(kit, OTHER), create(kit)
-    assert kit.engine.list_sandboxes(AGENT).items == [mine]
+def test_agents_see_and_touch_only_what_is_theirs(kit: Kit) -> None:
+    bot, cat = agent(kit, "bot"), agent(kit, "cat")
+    mine, theirs, nobodys = create(kit, owner="bot"), create(kit, owner=cat.key_id), create(kit)
+    assert kit.engine.list_sandboxes(bot).items == [mine]
     for foreign in (theirs, nobodys):
         for ask in (
-            lambda foreign=foreign: kit.engine.get_sandbox(AGENT, foreign.id),
-            lambda foreign=foreign: kit.engine.delete_sandbox(AGENT, foreign.id),
-            lambda foreign=foreign: kit.engine.execute(AGENT, foreign.id, Exec(command="true")),
-            lambda foreign=foreign: kit.engine.read_file(AGENT, foreign.id, "/x"),
-            lambda foreign=foreign: kit.engine.list_changesets(AGENT, foreign.id),
+            lambda foreign=foreign: kit.engine.get_sandbox(bot, foreign.id),
+            lambda foreign=foreign: kit.engine.delete_sandbox(bot, foreign.id),
+            lambda foreign=foreign: kit.engine.execute(bot, foreign.id, Exec(command="true")),
+            lambda foreign=foreign: kit.engine.read_file(bot, foreign.id, "/x"),
+            lambda foreign=foreign: kit.engine.list_changesets(bot, foreign.id),
         ):
             with refused(Code.NOT_FOUND):
                 ask()
     assert {one.id for one in kit.engine.list_sandboxes(ADMIN).items} == {mine.id, theirs.id, nobodys.id}
 
 
-def test_a_user_binds_no_directory_of_the_host(kit: Kit) -> None:
+@pytest.mark.parametrize("role", [Role.AGENT, Role.USER])
+def test_only_an_administrator_binds_and_mounts_directories_of_the_host(kit: Kit, role: Role) -> None:
+    actor = Actor(name="x", role=role, key_id="ky9")
     with refused(Code.DENIED):
-        create(kit, USER)
+        kit.engine.create_sandbox(actor, CreateSandbox(workspace=str(kit.work)))
+    assert kit.engine.list_sandboxes(ADMIN).items == []
+
+
+def test_an_agent_changes_a_bound_workspace_only_by_way_of_a_review(kit: Kit) -> None:
+    bot = agent(kit, "bot")
+    sandbox = create(kit, owner="bot")
+    with refused(Code.DENIED):
+        kit.engine.execute(bot, sandbox.id, Exec(command="true"))
+    with refused(Code.DENIED):
+        kit.engine.start_exec(bot, sandbox.id, Exec(command="true"))
+    with refused(Code.DENIED):
+        kit.engine.write_file(bot, sandbox.id, "/x", [b"x"])
+    assert os.listdir(kit.work) == []
+    detail = kit.engine.speculate(bot, sandbox.id, Speculate(command="echo 1 > new"))
+    with refused(Code.DENIED):
+        kit.engine.approve(bot, sandbox.id, detail.changeset.id, Approve())
+
+
+def test_only_an_administrator_chooses_an_owner_and_only_a_key_in_force(kit: Kit) -> None:
+    kit.engine.create_key(ADMIN, CreateKey(name="old", role="agent"))
+    kit.engine.revoke_key(ADMIN, "old")
+    for owner in ("old", "nobody", ""):
+        with refused(Code.INVALID):
+            create(kit, owner=owner)
+    with refused(Code.DENIED):
+        kit.engine.create_sandbox(USER, CreateSandbox(owner="old"))
 
 
 def test_keys_are_shown_once_work_and_stop_when_revoked(kit: Kit) -> None:

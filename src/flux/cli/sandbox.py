@@ -98,6 +98,7 @@ class _ReadOnlyMount(click.ParamType[MountRequest]):
 @click.option("--cpus", type=click.FloatRange(min=0, min_open=True), help="Bound of its processor time, in processors.")
 @click.option("--pids", type=click.IntRange(min=1), help="Bound of its processes and threads.")
 @click.option("--ttl-seconds", type=click.IntRange(min=1), help="Delete it after this time.")
+@click.option("--owner", metavar="KEY", help="The key that it is for, by id or name: how an agent gets its sandbox.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key and options give the same sandbox again.")
 @pass_invocation
 def create(

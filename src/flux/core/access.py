@@ -100,6 +100,45 @@ def permit(actor: Actor, operation: str) -> None:
         )
 
 
+def permit_host_directories(actor: Actor) -> None:
+    """Let a request that binds or mounts a directory of the host pass if the actor's role may do so.
+
+    Flux often runs as root: whoever chooses the directory chooses what can be read and changed on the machine.
+
+    Raises:
+        FluxError: ``denied``.
+    """
+    if actor.role is not Role.ADMIN:
+        raise FluxError(
+            Code.DENIED,
+            f"cannot give a sandbox a directory of the host with the role {actor.role}: that is for admin; leave it "
+            "out, or have an administrator create the sandbox with you as its owner",
+        )
+
+
+def permit_direct_change(actor: Actor, *, bound: bool) -> None:
+    """Let a command or a write in the real sandbox pass: in a user's own directory an agent only speculates.
+
+    Raises:
+        FluxError: ``denied``.
+    """
+    if bound and actor.role is Role.AGENT:
+        raise FluxError(
+            Code.DENIED,
+            "cannot change a bound workspace directly with the role agent: speculate, and have the changeset reviewed",
+        )
+
+
+def permit_owner(actor: Actor) -> None:
+    """Let a request that names another owner pass if it is an administrator's.
+
+    Raises:
+        FluxError: ``denied``.
+    """
+    if actor.role is not Role.ADMIN:
+        raise FluxError(Code.DENIED, f"cannot choose a sandbox's owner with the role {actor.role}: leave owner out")
+
+
 def sees_all(actor: Actor) -> bool:
     """Tell whether the actor sees every sandbox, or only those that its own key created."""
     return actor.role in _DECIDERS

@@ -23,7 +23,10 @@ class MountRequest(Request):
 
 
 class CreateSandbox(Request):
-    """Create a sandbox. ``workspace`` absent: a managed one over ``template``. Sizes in MiB, times in seconds."""
+    """Create a sandbox. ``workspace`` absent: a managed one over ``template``. Sizes in MiB, times in seconds.
+
+    ``owner``: the id or name of the key that the sandbox is for; an administrator gives agents their sandboxes so.
+    """
 
     kind: str | None = None
     workspace: str | None = None
@@ -38,6 +41,7 @@ class CreateSandbox(Request):
     ttl_seconds: int | None = None
     on_timeout: Literal["kill", "pause"] = "kill"
     metadata: dict[str, str] = {}
+    owner: str | None = None
 
 
 class Exec(Request):

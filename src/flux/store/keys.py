@@ -52,6 +52,12 @@ def in_force(tx: Transaction, secret_sha256: str) -> Key | None:
     return None if row is None else _key(row)
 
 
+def named_in_force(tx: Transaction, reference: str) -> Key | None:
+    """Return the key with that id or name unless it was revoked."""
+    row = tx.one(f"SELECT {_COLUMNS} FROM keys WHERE (id = ?1 OR name = ?1) AND revoked_at IS NULL", (reference,))
+    return None if row is None else _key(row)
+
+
 def _key(row: tuple[object, ...]) -> Key:
     key_id, name, role, created_at, revoked_at = row
     return Key(

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from flux.core import paths
-from flux.core.access import Actor, Role
+from flux.core import access, paths
+from flux.core.access import Actor
 from flux.core.audit import AuditKind
 from flux.core.errors import Code, FluxError
 from flux.core.policy import checked_ports
@@ -28,7 +28,7 @@ from flux.engine import ids
 from flux.engine.context import Context
 from flux.engine.lifecycle import launch, roots
 from flux.engine.locks import Extent
-from flux.store import idempotency, sandboxes
+from flux.store import idempotency, keys, sandboxes
 
 _NANOSECONDS = 1_000_000_000
 _TTL_MAX_SECONDS = 10 * 365 * 86400
@@ -104,6 +104,7 @@ def _sandbox(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:
     launch.substrate(context, kind)
     ttl = _checked_ttl(request)
     moment = context.moment()
+    owner = _owner(context, actor, request)
     workspace, template, identity = _tree(context, actor, request)
     return Sandbox(
         id=ids.sandbox(),
@@ -127,8 +128,23 @@ def _sandbox(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:
         boot_id=moment.boot_id,
         expires_boot_ns=moment.boot_ns + (ttl or 0) * _NANOSECONDS,
         metadata=checked_text(dict(request.metadata), "metadata"),
-        owner=actor.key_id,
+        owner=owner,
     )
+
+
+def _owner(context: Context, actor: Actor, request: CreateSandbox) -> str | None:
+    if request.owner is None:
+        return actor.key_id
+    access.permit_owner(actor)
+    with context.stores.database.reading() as tx:
+        key = keys.named_in_force(tx, request.owner)
+    if key is None:
+        raise FluxError(
+            Code.INVALID,
+            f"cannot create a sandbox for {paths.printable(request.owner)[:80]!r}: no key in force has that id or name",
+            {"field": "owner"},
+        )
+    return key.id
 
 
 def _tree(context: Context, actor: Actor, request: CreateSandbox) -> tuple[str | None, str | None, tuple[int, int]]:
@@ -138,7 +154,7 @@ def _tree(context: Context, actor: Actor, request: CreateSandbox) -> tuple[str |
     if request.workspace is None:
         template = _template(context, request.template or context.settings.default_template)
         return None, template, roots.extent(template).root
-    _refuse_host_directories(actor, "workspace")
+    access.permit_host_directories(actor)
     workspace = checked_workspace(context, request.workspace)
     return workspace, None, roots.extent(workspace).root
 
@@ -193,17 +209,9 @@ def _bad_workspace(shown: str, reason: str) -> FluxError:
     return FluxError(Code.INVALID, f"cannot bind the workspace {shown}: {reason}", {"field": "workspace"})
 
 
-def _refuse_host_directories(actor: Actor, what: str) -> None:
-    if actor.role is Role.USER:
-        raise FluxError(
-            Code.DENIED,
-            f"cannot give the sandbox a {what} of the host with the role {actor.role}; leave it out",
-        )
-
-
 def _checked_mounts(context: Context, actor: Actor, asked: Sequence[MountRequest]) -> tuple[SandboxMount, ...]:
     if asked:
-        _refuse_host_directories(actor, "mount")
+        access.permit_host_directories(actor)
     state = roots.extent(context.stores.state.path)
     return tuple(_checked_mount(mount, state) for mount in asked)
 

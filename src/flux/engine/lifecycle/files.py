@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from flux.core import manifest, paths
+from flux.core import access, manifest, paths
 from flux.core.access import Actor
 from flux.core.audit import AuditKind
 from flux.core.changeset import Entry
@@ -61,6 +61,7 @@ def write_file(
 ) -> Written:
     """Write a file as a whole."""
     sandbox = context.sandbox(actor, reference)
+    access.permit_direct_change(actor, bound=sandbox.layout == "bound")
     if mode is not None and not 0 <= mode <= _MODE_MAX:
         raise FluxError(Code.INVALID, f"cannot write a file with the mode {mode:o}: permission bits are 0 to 7777")
     with (
