@@ -58,14 +58,7 @@ def inner(rules: Rules) -> str:
     query = f"{_query(NAMESERVER)} ct state new jump allow" if rules.resolver else ""
     return f"""
 table inet {INNER_TABLE} {{
-    counter allowed_total {{ }}
-    counter refused_total {{ }}
-    set forbidden {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {_addresses(rules)} }}; }}
-    set allowed {{ type inet_proto . ipv4_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
-    set refused {{ type inet_proto . ipv4_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
-    set refused_v6 {{ type inet_proto . ipv6_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
-    set refused_portless {{ type inet_proto . ipv4_addr; size {_DESTINATIONS_MAX}; flags dynamic; }}
-    set refused_portless_v6 {{ type inet_proto . ipv6_addr; size {_DESTINATIONS_MAX}; flags dynamic; }}
+{_counted(rules)}
     chain allow {{
         counter name allowed_total
         update @allowed {{ meta l4proto . ip daddr . th dport counter }}
@@ -104,6 +97,19 @@ table inet {INNER_TABLE} {{
     }}
 }}
 """
+
+
+def _counted(rules: Rules) -> str:
+    """Return what the sandbox's own table counts in, and what no port opens."""
+    return f"""
+    counter allowed_total {{ }}
+    counter refused_total {{ }}
+    set forbidden {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {_addresses(rules)} }}; }}
+    set allowed {{ type inet_proto . ipv4_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
+    set refused {{ type inet_proto . ipv4_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
+    set refused_v6 {{ type inet_proto . ipv6_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
+    set refused_portless {{ type inet_proto . ipv4_addr; size {_DESTINATIONS_MAX}; flags dynamic; }}
+    set refused_portless_v6 {{ type inet_proto . ipv6_addr; size {_DESTINATIONS_MAX}; flags dynamic; }}"""
 
 
 def outer(rules: Rules) -> str:
