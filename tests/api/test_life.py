@@ -147,7 +147,9 @@ def test_stopping_ends_what_runs_within_a_bound(
     daemon = start_daemon()
     sandbox = daemon.client().call("sandbox.create", body=CreateSandbox(workspace=str(workspace)))["id"]
     os.mkfifo(workspace / "gate")
-    body = {"command": "echo $$ > gate; exec sleep 1000"}
+    # A length of time that no other test sleeps for.
+    mark = f"1000.{os.getpid()}{number:02d}"
+    body = {"command": f"echo $$ > gate; exec sleep {mark}"}
 
     def run() -> None:
         with daemon.http() as client, pytest.raises(Exception):  # noqa: B017 - the connection is cut in one way or another
@@ -160,7 +162,7 @@ def test_stopping_ends_what_runs_within_a_bound(
     assert daemon.ended() == 0
     caller.join(30)
     assert not caller.is_alive()
-    assert b"sleep\x001000" not in b"".join(_commands())
+    assert f"sleep\0{mark}".encode() not in b"".join(_commands())
 
 
 def _commands() -> list[bytes]:
