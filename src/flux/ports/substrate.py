@@ -46,7 +46,9 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     ``tree``: the workspace, as a directory to bind or an overlay to mount. ``layout``: ``bound`` puts it at ``/work``
     with the host's system directories read-only beside it; ``managed`` makes it ``/``. ``home`` and ``scratch`` are
     directories that become ``/home/user`` and ``/tmp``; ``home`` may be an overlay, or ``None`` for the tree's own
-    (managed only). ``network``: ``none`` refuses and records every attempt; ``ports`` allows TCP to ``net_ports`` only.
+    (managed only). ``hidden``: directories of the host that show as empty wherever the sandbox would see them.
+    ``lower_descriptor`` of an overlay may be the ``tree_descriptor`` of an instance that is alive. ``network``:
+    ``none`` refuses and records every attempt; ``ports`` allows TCP to ``net_ports`` only.
     """
 
     sandbox_id: str
@@ -122,6 +124,14 @@ class Instance(Protocol):
 
         Raises:
             FluxError: ``invalid`` (no such program, bad cwd), ``unavailable`` (the sandbox ended), ``exhausted``.
+        """
+        ...
+
+    def open_terminal(self, uid: int) -> tuple[int, int]:
+        """Return master and slave of a new terminal that the sandbox knows by name and ``uid`` may use; close both.
+
+        Raises:
+            FluxError: ``exhausted`` if there are too many.
         """
         ...
 

@@ -135,6 +135,9 @@ class FakeInstance:
         place = max(within, key=len, default="")
         return self._places.get(place, "") + inside[len(place.rstrip("/")) :]
 
+    def open_terminal(self, uid: int) -> tuple[int, int]:
+        return os.openpty()
+
     def alive(self) -> bool:
         return not self._dead
 

@@ -11,6 +11,7 @@ import termios
 import time
 from contextlib import ExitStack, suppress
 
+from flux.core import access
 from flux.core.access import Actor
 from flux.core.audit import AuditKind
 from flux.core.errors import Code, FluxError
@@ -21,7 +22,7 @@ from flux.engine.context import Context
 from flux.engine.lifecycle import launch
 from flux.engine.lifecycle.streams import Streams
 from flux.engine.results import Ended, ExecResult, TerminalSize
-from flux.ports.substrate import Exit, Instance, Process
+from flux.ports.substrate import Command, Exit, Instance, Process
 
 
 class RunningExec:
@@ -91,12 +92,13 @@ def start_exec(
 ) -> RunningExec:
     """Start a command whose streams the caller carries."""
     sandbox = context.sandbox(actor, reference)
+    access.permit_direct_change(actor, bound=sandbox.layout == "bound")
     deadline = time.monotonic() + launch.timeout_seconds(context, request)
     launch.arguments(request)
     with ExitStack() as held:
         instance = _enter(context, sandbox, held)
         command = launch.command(sandbox, instance, request, terminal=terminal is not None)
-        own, child, close_child = _terminal(terminal) if terminal else _pipes(given)
+        own, child, close_child = _terminal(instance, command, terminal) if terminal else _pipes(given)
         try:
             _record(context, actor, sandbox, request)
             process = instance.spawn(command, *child)
@@ -116,6 +118,7 @@ def start_exec(
 def execute(context: Context, actor: Actor, reference: str, request: Exec) -> ExecResult:
     """Run a command to its end."""
     sandbox = context.sandbox(actor, reference)
+    access.permit_direct_change(actor, bound=sandbox.layout == "bound")
     seconds = launch.timeout_seconds(context, request)
     launch.arguments(request)
     streams = Streams(context.settings.exec_output_bytes, _stdin(request))
@@ -195,8 +198,10 @@ def _pipes(given: tuple[int | None, int | None, int | None]) -> tuple[_Ends, tup
     return tuple(own), (child[0], child[1], child[2]), made
 
 
-def _terminal(size: TerminalSize) -> tuple[_Ends, tuple[int, int, int], _Ends]:
-    master, slave = os.openpty()
+def _terminal(
+    instance: Instance, command: Command, size: TerminalSize
+) -> tuple[_Ends, tuple[int, int, int], _Ends]:
+    master, slave = instance.open_terminal(command.uid)
     _set_size(master, size)
     return (master,), (slave, slave, slave), (slave,)
 

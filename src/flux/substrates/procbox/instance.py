@@ -94,14 +94,16 @@ class ProcboxInstance:
         return process
 
     def open_terminal(self, uid: int) -> tuple[int, int]:
-        """Return master and slave of a new terminal of the sandbox's own, which ``uid`` may use by name."""
-        master = os.open("ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=self._terminals)
         try:
-            fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))
-            slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-        except OSError:
-            os.close(master)
-            raise
+            master = os.open("ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=self._terminals)
+            try:
+                fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))
+                slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            except OSError:
+                os.close(master)
+                raise
+        except OSError as error:
+            raise FluxError(Code.EXHAUSTED, f"cannot open a terminal: {error.strerror}; close others") from error
         with suppress(PermissionError):
             os.fchown(slave, uid, _TTY_GROUP)
         return master, slave

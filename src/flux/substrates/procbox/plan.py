@@ -193,6 +193,9 @@ def _place(tree: str | Overlay, target: str, spec: LaunchSpec, host: Host) -> It
 def _options(overlay: Overlay, host: Host) -> str:
     """With every property of a plain directory that the kernel can keep (30-speculation §1)."""
     fidelity = "index=on,redirect_dir=on,metacopy=off" if host.initial and host.privileged else "userxattr"
+    if host.initial and host.privileged and not overlay.throwaway:
+        # Without it an overlay on this one, for a speculation, could not keep linked names together.
+        fidelity += ",nfs_export=on"
     return f"{fidelity},xino=auto" + (",volatile" if overlay.throwaway else "")
 
 
