@@ -222,6 +222,18 @@ def test_a_revert_is_a_changeset_like_any_other(kit: Kit, sandbox: Sandbox) -> N
     assert {path.name: path.read_text() for path in kit.work.iterdir()} == {"a": "a\nmore\n", "c": "c\n"}
 
 
+def test_what_a_revert_put_back_has_its_own_number_of_links(kit: Kit, sandbox: Sandbox) -> None:
+    (kit.work / "gone").write_text("1")
+    (kit.work / "edited").write_text("1")
+    os.link(kit.work / "edited", kit.work / "twin")
+    inverse = kit.revert(kit.land(sandbox, "rm gone; echo 2 > edited"))
+    kit.approve(inverse)
+    kit.apply(inverse)
+    links = {name: (kit.work / name).stat().st_nlink for name in ("gone", "edited", "twin")}
+    assert links == {"gone": 1, "edited": 2, "twin": 2}
+    assert (kit.work / "edited").read_text() == "1"
+
+
 def test_a_revert_that_was_rejected_may_be_asked_for_again(kit: Kit, sandbox: Sandbox) -> None:
     made = kit.land(sandbox, "echo c > c")
     kit.reject(kit.revert(made))

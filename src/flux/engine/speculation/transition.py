@@ -16,6 +16,7 @@ from flux.engine.context import Context
 from flux.store import changeset_index
 from flux.store.changeset_index import Intent, Row
 from flux.store.changesets import BLOBS, PREIMAGES
+from flux.trees.area import TRASH
 
 KINDS: dict[State, tuple[Intent, AuditKind]] = {
     State.APPROVED: (Intent.APPROVE, AuditKind.CHANGESET_APPROVED),
@@ -90,8 +91,7 @@ def finish(context: Context, record: Changeset, event: AuditEvent | None, *, set
         if event is not None:
             context.stores.audit.append(event)
             context.observer.count(f"changeset.{record.state.value}")
-        if record.state in DROPPED:
-            context.stores.changesets.drop(record.id, *DROPPED[record.state])
+        _drop(context, record)
         if settled:
             with context.stores.database.transaction() as tx:
                 changeset_index.settle(tx, record, context.moment())
@@ -104,6 +104,16 @@ def finish(context: Context, record: Changeset, event: AuditEvent | None, *, set
         ) from error
     finally:
         context.notify()
+
+
+def _drop(context: Context, record: Changeset) -> None:
+    """Drop the contents that nobody needs any more."""
+    changesets = context.stores.changesets
+    if record.state in DROPPED:
+        changesets.drop(record.id, *DROPPED[record.state])
+    # A revert puts kept files back by linking them: the kept names would show in the workspace as one link too many.
+    if record.state is State.APPLIED and record.reverts is not None and changesets.exists(record.reverts):
+        changesets.drop(record.reverts, TRASH)
 
 
 def fail(context: Context, actor: Actor, record: Changeset, reason: str) -> Changeset:
