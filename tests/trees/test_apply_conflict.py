@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -194,6 +195,37 @@ def _first(wanted: Point, action: Callable[[Point], None]) -> Callable[[Point], 
             action(point)
 
     return effect
+
+
+def test_a_directory_that_leaves_with_what_was_installed(staging: Staging) -> None:
+    """What was installed went with it: no success, no guess, and once the directory is back so is what was in it."""
+    top = staging.world.workspace
+    before = staging.world.look()
+    race = _first(Point.APPLY_ATTRIBUTES, lambda point: shell("mv d away; mkdir d", top))
+    with pytest.raises(FluxError) as caught, armed(race):
+        staging.apply()
+    assert (caught.value.code, caught.value.details["changeset"]) == (Code.UNKNOWN_OUTCOME, "failed")
+    assert {item["path"] for item in caught.value.details["problems"]} == {"/d/f", "/d/new"}
+    assert "/d/new" in caught.value.message
+    assert os.listdir(top / "d") == []
+    shell("rmdir d; mv away d", top)
+    assert staging.recover().outcome == "rolled_back"
+    assert differences(staging.world.look(), before) == {}
+
+
+def test_a_file_that_takes_a_name_in_the_moment_it_is_taken_back(staging: Staging) -> None:
+    top = staging.world.workspace
+
+    def race(point: Point) -> None:
+        if point is Point.APPLY_COMMIT:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if point is Point.ROLLBACK and not (top / "fresh").exists() and not (top / "d/moved").exists():
+            shell("mv d/new d/moved; echo theirs >d/new", top)
+
+    with pytest.raises(FluxError), armed(race):
+        staging.apply()
+    assert (top / "d/moved").exists()
+    assert (top / "d/new").read_text() == "theirs\n"
 
 
 def test_a_reference_that_changes_before_it_is_copied(tmp_path: Path) -> None:
