@@ -61,17 +61,21 @@ class Arena:
     def prepare(self, engine: CopyEngine = "auto", skip: tuple[str, ...] = ()) -> RunTree:
         """Make a throwaway copy of the workspace."""
         self.root = os.open(self.workspace, os.O_RDONLY | os.O_DIRECTORY)
-        self.run_tree = prepare(
-            Workspace("bound", str(self.workspace)),
-            self.root,
-            str(self.state / "scratch"),
-            paths=["/"],
-            requested=engine,
-            max_bytes=self.max_bytes,
-            files=self.files,
-            skip=skip,
-            probe_cache=str(self.state / "probes.json"),
-        )
+        try:
+            self.run_tree = prepare(
+                Workspace("bound", str(self.workspace)),
+                self.root,
+                str(self.state / "scratch"),
+                paths=["/"],
+                requested=engine,
+                max_bytes=self.max_bytes,
+                files=self.files,
+                skip=skip,
+                probe_cache=str(self.state / "probes.json"),
+            )
+        except BaseException:
+            os.close(self.root)
+            raise
         return self.run_tree
 
     def run(self, script: str, paths: tuple[str, ...] = ("/",), meanwhile: str = "") -> Capture:

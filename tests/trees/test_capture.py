@@ -56,5 +56,5 @@ def test_a_capture_is_what_the_bare_command_does(place: tuple[Arena, CopyEngine]
     setup, command = CASES[name]
     arena.shell(setup)
     if engine == "reflink":
-        arena.shell("echo content to share >reflinked")
+        arena.shell("echo content to share >shared")
     prove(arena, command, engine)

@@ -93,7 +93,7 @@ def test_the_host_shows_read_only_and_by_name() -> None:
 def test_an_overlay_keeps_all_that_the_kernel_can_keep() -> None:
     spec = msgspec.structs.replace(SPEC, tree=OVERLAY)
     assert targets(spec, "overlay") == [
-        ["/work", "index=on,redirect_dir=on,metacopy=off,xino=auto", "/up", "/work", "2", "/a", "/b"]
+        ["/work", "index=on,redirect_dir=on,metacopy=off,nfs_export=on,xino=auto", "/up", "/work", "2", "/a", "/b"]
     ]
     throwaway = msgspec.structs.replace(spec, tree=msgspec.structs.replace(OVERLAY, throwaway=True))
     found = [one for one in operations(throwaway, USER) if one[0] == "overlay"]

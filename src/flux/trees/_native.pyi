@@ -36,5 +36,8 @@ def lookup(root: int, paths: list[str]) -> list[str]:
 def filesystem(descriptor: int) -> int:
     """Return the magic number of the file system that a descriptor lies on (``statfs``)."""
 
+def has_handles(descriptor: int) -> bool:
+    """Tell whether the files of a directory's file system can be found again by handle (``name_to_handle_at``)."""
+
 def next_tick() -> None:
     """Wait until the clock that file times are taken from has moved on: a few milliseconds."""

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import os
+
+from flux.core import paths
 from flux.core.errors import Code, FluxError
+from flux.trees import _native
+from flux.trees.beneath import DIRECTORY
+from flux.trees.scan import Scan
+from flux.trees.workspace import UPPER, Workspace
 
 _MIB = 1024 * 1024
+
+
+def measured(workspace: Workspace, base: Scan) -> int:
+    """Return a workspace's size in bytes; of a managed one the writable layer's, as the template is nobody's own."""
+    if workspace.layout == "bound":
+        return base.total_bytes
+    layer = os.open(f"{workspace.directory}/{UPPER}", DIRECTORY)
+    try:
+        return _native.scan(layer, paths.ROOT, [], None)[3]
+    finally:
+        os.close(layer)
 
 
 def check_size(measured_bytes: int, limit_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""The process that tries an overlay out: ``python -m flux.trees.overlay_trial ROOT_DESCRIPTOR DIRECTORY``.
+"""The process that tries an overlay out: ``python -m flux.trees.overlay_trial ROOT DIRECTORY``.
 
 It writes on the standard output what an overlay cannot do here; nothing if it does everything that a workspace needs.
 It mounts in a namespace of its own, so nothing stays mounted whatever happens to it.
@@ -19,6 +19,7 @@ from flux.failpoints import Point
 from flux.trees import _native
 from flux.trees.beneath import DIRECTORY
 from flux.trees.files import SystemFiles
+from flux.trees.privilege import is_privileged
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
@@ -36,7 +37,7 @@ class Unfit(Exception):
 
 def main() -> int:
     """Try everything; print the first shortcoming."""
-    root, directory = int(sys.argv[1]), sys.argv[2]
+    root, directory = None if sys.argv[1] == "-" else int(sys.argv[1]), sys.argv[2]
     try:
         Trial(directory).run(root)
     except Unfit as shortcoming:
@@ -49,20 +50,21 @@ class Trial:
 
     def __init__(self, directory: str) -> None:
         self._files = SystemFiles()
-        self._root = os.geteuid() == 0
+        self._root = is_privileged()
         self._top = directory
 
-    def run(self, root: int) -> None:
+    def run(self, root: int | None) -> None:
         """Raise ``Unfit`` with the first shortcoming."""
         here = os.open(self._top, DIRECTORY)
         for name in ("real", "real-work", "lower", "upper", "work", "merged"):
             self._files.make_directory(_STEP, here, name)
         self._fill(os.open("lower", DIRECTORY, dir_fd=here))
-        path = os.readlink(f"/proc/self/fd/{root}")
+        path = None if root is None else os.readlink(f"/proc/self/fd/{root}")
         self._enter_namespace()
-        self._mount(path, "real", "real-work")
-        self._check_options()
-        _check(_library.umount2(self._path("merged"), _MNT_DETACH), "unmount")
+        if path is not None:
+            self._mount(path, "real", "real-work")
+            self._check_options()
+            _check(_library.umount2(self._path("merged"), _MNT_DETACH), "unmounting an overlay")
         self._mount(os.path.join(self._top, "lower"), "upper", "work")
         self._merged(self._behave)
 
@@ -91,7 +93,7 @@ class Trial:
         # Through descriptors, as the names of directories may hold what separates options.
         held = [os.open(path, DIRECTORY) for path in (lower, self._path(upper), self._path(work))]
         names = zip(("lowerdir", "upperdir", "workdir"), held, strict=True)
-        text = ",".join([options, "metacopy=off", *(f"{key}=/proc/self/fd/{at}" for key, at in names)])
+        text = ",".join([options, "metacopy=off,xino=auto", *(f"{key}=/proc/self/fd/{at}" for key, at in names)])
         done = _library.mount(b"overlay", self._path("merged"), b"overlay", ctypes.c_ulong(0), text.encode())
         for descriptor in held:
             os.close(descriptor)

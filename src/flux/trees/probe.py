@@ -30,11 +30,11 @@ class _NotTried(Exception):
     """The probe itself failed, which says nothing about the next time."""
 
 
-def probe_overlay(root: int, scratch: str, files: Files, cache: str | None) -> str | None:
+def probe_overlay(root: int | None, scratch: str, files: Files, cache: str | None) -> str | None:
     """Return why an overlay over the workspace would not behave like it, or ``None``.
 
     Args:
-        root: the workspace's root, open.
+        root: the workspace's root, open; ``None`` to try only what the writable layer's file system can do.
         scratch: a directory on the file system that the writable layer will be on.
         cache: a file that remembers answers; nothing is remembered without it.
     """
@@ -54,9 +54,10 @@ def probe_overlay(root: int, scratch: str, files: Files, cache: str | None) -> s
     return problem
 
 
-def _key(root: int, scratch: int) -> str:
-    places = (f"{os.fstat(at).st_dev}:{os.statvfs(at).f_fsid:x}:{_native.filesystem(at):x}" for at in (root, scratch))
-    return " ".join([os.uname().release, str(os.geteuid()), *places])
+def _key(root: int | None, scratch: int) -> str:
+    places = [scratch] if root is None else [root, scratch]
+    names = (f"{os.fstat(at).st_dev}:{os.statvfs(at).f_fsid:x}:{_native.filesystem(at):x}" for at in places)
+    return " ".join([os.uname().release, str(os.geteuid()), *names])
 
 
 def _read(cache: str | None) -> dict[str, str]:
@@ -85,14 +86,21 @@ def _remember(cache: str, known: dict[str, str], files: Files) -> None:
             os.close(directory)
 
 
-def _try(root: int, scratch: str, descriptor: int, files: Files) -> str | None:
+def _try(root: int | None, scratch: str, descriptor: int, files: Files) -> str | None:
     remove_tree(files, Point.SCRATCH, descriptor, PROBE)
     files.make_directory(Point.SCRATCH, descriptor, PROBE)
     try:
         done = subprocess.run(
-            [sys.executable, "-sP", "-m", "flux.trees.overlay_trial", str(root), f"{scratch}/{PROBE}"],
+            [
+                sys.executable,
+                "-sP",
+                "-m",
+                "flux.trees.overlay_trial",
+                "-" if root is None else str(root),
+                f"{scratch}/{PROBE}",
+            ],
             capture_output=True,
-            pass_fds=(root,),
+            pass_fds=() if root is None else (root,),
             stdin=subprocess.DEVNULL,
             timeout=_TIMEOUT_SECONDS,
             check=False,

@@ -14,7 +14,7 @@ from flux.trees import capture
 from flux.trees.capture import Capture, CaptureRequest
 from flux.trees.engines import btrfs, copy, overlay, reflink
 from flux.trees.engines.tree import PassedOver, Throwaway
-from flux.trees.measure import check_size
+from flux.trees.measure import check_size, measured
 from flux.trees.scan import Scan, scan
 from flux.trees.workspace import Workspace
 
@@ -89,7 +89,7 @@ def prepare(
     for path in paths:
         normalise(path)
     base = scan(root, skip=skip)
-    check_size(base.total_bytes, max_bytes)
+    check_size(measured(workspace, base), max_bytes)
     makers: dict[str, Maker] = {
         "snapshot": lambda: btrfs.make(root, base, scratch, files, skip=skip),
         "overlay": lambda: overlay.make(workspace, root, base, scratch, files, probe_cache=probe_cache),

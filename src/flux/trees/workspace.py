@@ -6,6 +6,9 @@ from typing import Literal
 
 import msgspec
 
+#: The writable layer, in a managed workspace's directory and in an overlay's scratch directory.
+UPPER = "upper"
+
 
 class Workspace(msgspec.Struct, frozen=True):
     """Where a workspace's files are.

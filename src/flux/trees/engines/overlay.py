@@ -21,13 +21,14 @@ from flux.trees.beneath import DIRECTORY
 from flux.trees.engines.held import scan_held
 from flux.trees.engines.tree import PassedOver
 from flux.trees.observed import Observed, links_by_inode
+from flux.trees.privilege import is_privileged
 from flux.trees.probe import probe_overlay
 from flux.trees.scan import Scan
 from flux.trees.upper import TRUSTED, USER, Layer, Subtrees, foreign, read_layer, unsuitable
-from flux.trees.workspace import Workspace
+from flux.trees.workspace import UPPER, Workspace
 
-UPPER = "upper"
 WORK = "work"
+_OVERLAY_MAGIC = 0x794C7630
 
 
 def make(
@@ -39,18 +40,23 @@ def make(
         PassedOver: if the overlay would not look, or behave, like the workspace.
         OSError: if they cannot be made.
     """
-    _check_tree(base)
-    if _lies_within(scratch, root):
+    privileged = is_privileged()
+    _check_tree(base, privileged)
+    if workspace.layout == "managed":
+        _check_stacking(workspace, root, base, scratch, privileged)
+        problem = probe_overlay(None, scratch, files, probe_cache)
+    elif _lies_within(scratch, root):
         raise PassedOver("the state directory lies inside the workspace")
-    problem = probe_overlay(root, scratch, files, probe_cache)
+    else:
+        problem = probe_overlay(root, scratch, files, probe_cache)
     if problem is not None:
         raise PassedOver(problem)
     return OverlayTree(workspace, root, base, scratch, files)
 
 
-def _check_tree(base: Scan) -> None:
+def _check_tree(base: Scan, privileged: bool) -> None:
     reason = unsuitable(base.manifest)
-    if reason is None and os.geteuid() != 0:
+    if reason is None and not privileged:
         if base.linked:
             reason = f"{paths.printable(base.linked[0])} has several names, which needs root to keep"
         else:
@@ -58,6 +64,21 @@ def _check_tree(base: Scan) -> None:
             reason = None if path is None else f"{paths.printable(path)} belongs to another user or group"
     if reason is not None:
         raise PassedOver(reason)
+
+
+def _check_stacking(workspace: Workspace, root: int, base: Scan, scratch: str, privileged: bool) -> None:
+    """A managed workspace is an overlay already, and the kernel stacks no more than two."""
+    for layer in (scratch, *workspace.template):
+        descriptor = os.open(layer, DIRECTORY)
+        try:
+            if _native.filesystem(descriptor) == _OVERLAY_MAGIC:
+                raise PassedOver(f"{paths.printable(layer)} lies on an overlay, and three of them cannot be stacked")
+        finally:
+            os.close(descriptor)
+    if privileged and base.linked and not _native.has_handles(root):
+        raise PassedOver(
+            f"{paths.printable(base.linked[0])} has several names, which a stacked overlay cannot keep here"
+        )
 
 
 def _lies_within(directory: str, root: int) -> bool:
@@ -83,7 +104,7 @@ class OverlayTree:
     def __init__(self, workspace: Workspace, root: int, base: Scan, scratch: str, files: Files) -> None:
         self._base = base
         self._files = files
-        self._prefix = TRUSTED if os.geteuid() == 0 else USER
+        self._prefix = TRUSTED if is_privileged() else USER
         self._scratch = os.open(scratch, DIRECTORY)
         self._held = -1
         managed = workspace.layout == "managed"

@@ -269,3 +269,17 @@ PyObject *native_set_mode(PyObject *self, PyObject *args)
 		return NULL;
 	Py_RETURN_NONE;
 }
+
+/* Answers whether files can be found again by handle, which an overlay above needs to keep linked names together. */
+PyObject *native_has_handles(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int descriptor, mount;
+	union {
+		struct file_handle handle;
+		char space[sizeof(struct file_handle) + MAX_HANDLE_SZ];
+	} found = {.handle = {.handle_bytes = MAX_HANDLE_SZ}};
+	if (!PyArg_ParseTuple(args, "i", &descriptor))
+		return NULL;
+	return PyBool_FromLong(name_to_handle_at(descriptor, "", &found.handle, &mount, AT_EMPTY_PATH) == 0);
+}

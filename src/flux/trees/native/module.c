@@ -102,6 +102,7 @@ static PyMethodDef methods[] = {
 	{"lookup", native_lookup, METH_VARARGS, "Return the tokens of single entries."},
 	{"filesystem", native_filesystem, METH_VARARGS, "Return the magic number of a file system."},
 	{"set_mode", native_set_mode, METH_VARARGS, "Change permission bits without following a link."},
+	{"has_handles", native_has_handles, METH_VARARGS, "Tell whether a file system gives handles to its files."},
 	{"next_tick", native_next_tick, METH_NOARGS, "Wait until the clock of file times has moved on."},
 	{NULL, NULL, 0, NULL},
 };

@@ -8,6 +8,7 @@ PyObject *native_scan(PyObject *self, PyObject *args);
 PyObject *native_lookup(PyObject *self, PyObject *args);
 PyObject *native_filesystem(PyObject *self, PyObject *args);
 PyObject *native_set_mode(PyObject *self, PyObject *args);
+PyObject *native_has_handles(PyObject *self, PyObject *args);
 PyObject *native_next_tick(PyObject *self, PyObject *unused);
 
 #endif
