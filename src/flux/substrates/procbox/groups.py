@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import select
@@ -146,6 +147,8 @@ def kill_all(directory: str) -> None:
         virtual.write(f"{directory}/cgroup.kill", "1")
         _await(f"{directory}/cgroup.events", "populated 0")
         return
+    if os.path.exists(f"{directory}/freezer.state"):
+        virtual.write(f"{directory}/freezer.state", "THAWED")  # or nothing below it could die
     for path, _, _ in os.walk(directory):
         _kill_split(path)
 
@@ -170,12 +173,11 @@ def remove_tree(directory: str) -> None:
         for _ in range(1000):
             try:
                 os.rmdir(path)
-            except FileNotFoundError:
-                break
-            except OSError:
-                threading.Event().wait(_TURN_SECONDS)
-            else:
-                break
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    threading.Event().wait(_TURN_SECONDS)
+                    continue
+            break
 
 
 def _await(events: str, wanted: str) -> None:

@@ -69,13 +69,13 @@ class Start:
             undo.callback(channel.close)
             launcher = self._launch(theirs)
             undo.callback(self._bury)
-            undo.callback(os.waitpid, launcher, 0)
+            undo.callback(_reap, launcher)
             undo.callback(channel.close)  # first of all: it ends the launcher and the init
             self._send(channel, group)
             ready = self._await(channel)
             device = self._observe(ready)
             undo.pop_all()
-            os.waitpid(launcher, 0)
+            _reap(launcher)
             assert self._pidfd is not None
         return ProcboxInstance(
             channel,
@@ -192,3 +192,9 @@ def _group_words(group: Group, attach: Callable[[int], str]) -> list[str]:
     for directory in group.joined:
         words += ["join", attach(os.open(f"{directory}/tasks", os.O_WRONLY | os.O_CLOEXEC)), directory]
     return words
+
+
+def _reap(launcher: int) -> None:
+    """Wait for the launcher's end, unless somebody else in this process has."""
+    with suppress(ChildProcessError):
+        os.waitpid(launcher, 0)
