@@ -40,6 +40,11 @@ class Program:
         process = subprocess.run(command, input=stdin, capture_output=True, env=self.environment, cwd=cwd, check=False)
         return Done(process)
 
+    def started(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a command that goes on by itself; its stdout is a pipe."""
+        command = [sys.executable, "-m", "flux.app.fluxctl", *self.options, *words]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=self.environment)
+
     def __call__(self, *words: str, stdin: bytes = b"") -> Any:
         """Run a command that must succeed and return its JSON reply."""
         done = self.run(*words, stdin=stdin)

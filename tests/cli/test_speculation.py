@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import select
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -206,3 +208,26 @@ def test_what_was_decided_is_in_the_audit_log(flux: Program, sandbox: str) -> No
     assert [line["event"] for line in lines] == ["changeset.create", "changeset.rejected"]
     assert flux("audit", "--sandbox", sandbox, "--event", "changeset.rejected")["items"] == lines[1:]
     flux.refused(64, "audit", "--since", "yesterday")
+
+
+def test_waiting_lets_others_decide(flux: Program, sandbox: str) -> None:
+    made = speculate(flux, sandbox, "echo x > n")
+    with flux.started("sandbox", "wait", sandbox, made["id"]) as waiting:
+        flux("sandbox", "reject", sandbox, made["id"])
+        output, _ = waiting.communicate()
+    assert (waiting.returncode, json.loads(output)["state"]) == (0, "rejected")
+
+
+def test_events_are_told_as_they_happen(flux: Program, sandbox: str) -> None:
+    with flux.started("events", "--sandbox", sandbox) as following:
+        try:
+            assert following.stdout is not None
+            # It follows from some moment on: act until it tells of an act.
+            for _ in range(60):
+                speculate(flux, sandbox, "true")
+                if select.select([following.stdout], [], [], 0.2)[0]:
+                    break
+            line = json.loads(following.stdout.readline())
+        finally:
+            following.kill()
+    assert (line["event"], line["sandbox_id"]) == ("changeset.create", sandbox)

@@ -59,7 +59,9 @@ class ProcboxSection(Section, frozen=True):
         str | None,
         Meta(description="Directory whose subdirectories are the templates of managed workspaces."),
     ] = None
-    default_template: Annotated[str, Meta(description="Template when `create` names none.")] = "default"
+    default_template: Annotated[str, Meta(description="Template when `create` names none; `base` is built in.")] = (
+        "base"
+    )
 
 
 class SandboxSection(Section, frozen=True):

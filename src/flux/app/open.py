@@ -95,7 +95,13 @@ class LocalSession:
         self._tell = tell
         self._client: Client | None = None
         self._config: config.Config | None = None
-        self.embedded = False
+        self._embedded = False
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the engine is in this process; opens the client to know."""
+        self.client()
+        return self._embedded
 
     @property
     def config(self) -> config.Config:
@@ -127,6 +133,7 @@ class LocalSession:
             # A daemon that starts or stops holds the lock without answering for a moment.
             client = self._connect(held, final=time.monotonic() >= deadline)
             if client is not None:
+                self._embedded = False
                 return client
             time.sleep(_POLL_SECONDS)
 
@@ -151,7 +158,7 @@ class LocalSession:
 
         try:
             engine.recover()
-            self.embedded = True
+            self._embedded = True
             return EmbeddedClient(engine, local_actor(), release)
         except BaseException:
             release()

@@ -45,7 +45,7 @@ class Session(Protocol):
 
     @property
     def embedded(self) -> bool:
-        """Whether the client's engine is in this process, so that no other process can use the state directory."""
+        """Whether the client's engine is in this process, so that no other can use the state directory meanwhile."""
         ...
 
     def client(self) -> Client:
