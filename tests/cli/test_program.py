@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -138,6 +140,44 @@ def test_a_reader_that_goes_away_is_no_defect(tmp_path: Path) -> None:
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (128 + 13, b"")
+
+
+def test_a_reply_that_cannot_be_printed_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flux.app.fluxctl", "--state-dir", str(tmp_path / "state"), "sandbox", "list"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == EXIT_CODES[Code.UNKNOWN_OUTCOME]
+    assert done.stderr.startswith("fluxctl: cannot print the reply: no space left on device")
+
+
+def test_closed_standard_streams_never_become_files_of_the_state(embedded_program: Program, workspace: Path) -> None:
+    made = embedded_program("sandbox", "create", "--workspace", str(workspace))
+    program = shlex.join([sys.executable, "-m", "flux.app.fluxctl", *embedded_program.options])
+    line = f"{program} sandbox exec {made['id']} -- 'cat; echo said; echo cried >&2' <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", line], env=embedded_program.environment, check=False).returncode == 0
+    assert embedded_program("sandbox", "get", made["id"]) == made
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_command_and_what_it_started(
+    embedded_program: Program, workspace: Path, number: signal.Signals
+) -> None:
+    made = embedded_program("sandbox", "create", "--workspace", str(workspace))
+    marker = f"{1000 + os.getpid()}.{int(number)}"
+    with embedded_program.started("sandbox", "exec", made["id"], "--", f"echo started; sleep {marker}") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"started\n"
+        running.send_signal(number)
+    assert running.returncode == 128 + number
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if marker.encode() in _content(path)]
+    assert embedded_program("sandbox", "rm", made["id"])["deleted"] is True
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # the process has ended meanwhile
+        return b""
 
 
 def test_speculating_loads_nothing_heavy(tmp_path: Path, workspace: Path) -> None:

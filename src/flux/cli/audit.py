@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from flux.cli.commands import Command, pass_invocation
-from flux.cli.invocation import Invocation, encode_json
+from flux.cli.invocation import Invocation, encode_json, write_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,8 +88,7 @@ def _next_page(invocation: Invocation, filters: dict[str, str | None], cursor: s
 
 def _write_line(invocation: Invocation, line: Any) -> None:
     if invocation.json:
-        sys.stdout.buffer.write(encode_json(line) + b"\n")
-        sys.stdout.flush()
+        write_bytes(encode_json(line) + b"\n")
     else:
         from flux.cli.invocation import console
         from flux.cli.show import tables

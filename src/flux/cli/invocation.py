@@ -6,12 +6,15 @@ daemon, is given from outside (``app.fluxctl``), so that nothing here knows how 
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+
+from flux.core.errors import Code, FluxError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,5 +158,29 @@ def encode_json(reply: Any, *, indent: int = 0) -> bytes:
 
 def write_json(reply: Any) -> None:
     """Print a reply as one JSON value: one line, or indented on a terminal."""
-    sys.stdout.buffer.write(encode_json(reply, indent=2 if sys.stdout.isatty() else 0) + b"\n")
-    sys.stdout.flush()
+    write_bytes(encode_json(reply, indent=2 if sys.stdout.isatty() else 0) + b"\n")
+
+
+def write_bytes(data: bytes) -> None:
+    """Write to stdout at once.
+
+    Raises:
+        FluxError: ``unknown_outcome`` if that fails: what the reply tells of has happened all the same.
+    """
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        reason = (error.strerror or str(error)).lower()
+        raise FluxError(
+            Code.UNKNOWN_OUTCOME,
+            f"cannot print the reply: {reason}; the command was carried out, look before repeating it",
+        ) from error
+
+
+def drop_output() -> None:
+    """Let the interpreter's own last flush of stdout go nowhere; its reader or its disk has failed already."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

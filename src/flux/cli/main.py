@@ -11,7 +11,7 @@ import click
 
 from flux.cli.commands import LazyGroup, pass_invocation
 from flux.cli.errors import INTERRUPTED, SIGNAL_BASE, report
-from flux.cli.invocation import Invocation, Opener
+from flux.cli.invocation import Invocation, Opener, drop_output
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
 
@@ -82,6 +82,14 @@ def _typed(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
+class Terminated(BaseException):
+    """A signal asked this process to end; raised where it stood, so that what was begun is put back first."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = number
+
+
 def run(arguments: Sequence[str], opener: Opener, clock: Clock) -> int:
     """Run the command line and return its exit code; every error has been reported.
 
@@ -101,11 +109,12 @@ def run(arguments: Sequence[str], opener: Opener, clock: Clock) -> int:
         finally:
             invocation.close()
     except BrokenPipeError:
-        # The reader has gone; the interpreter's own last flush must not complain about it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return _BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
+    except Terminated as ended:
+        return SIGNAL_BASE + ended.signal
     except Exception as error:
         return report(_as_flux_error(error), as_json="--json" in before)
 
