@@ -144,7 +144,7 @@ def test_a_reader_that_goes_away_is_no_defect(tmp_path: Path) -> None:
 
 def test_a_reply_that_cannot_be_printed_is_told(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flux.app.fluxctl", "--state-dir", str(tmp_path / "state"), "sandbox", "list"]
-    with open("/dev/full", "wb") as full:
+    with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == EXIT_CODES[Code.UNKNOWN_OUTCOME]
     assert done.stderr.startswith("fluxctl: cannot print the reply: no space left on device")

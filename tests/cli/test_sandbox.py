@@ -117,6 +117,10 @@ class TestExec:
         assert flux.refused(64, "sandbox", "exec", sandbox)["code"] == "invalid"
         assert flux.refused(64, "sandbox", "exec", sandbox, "--")["code"] == "invalid"
 
+    def test_a_shell_reads_what_it_is_given(self, flux: Program, sandbox: str) -> None:
+        done = flux.run("sandbox", "shell", sandbox, stdin=b"cd dir && ls; exit 4\n")
+        assert (done.code, done.stdout) == (4, b"b.txt\n")
+
     def test_a_sandbox_that_is_not_there(self, flux: Program) -> None:
         assert flux.refused(66, "sandbox", "exec", "sbnone", "--", "true")["code"] == "not_found"
 
