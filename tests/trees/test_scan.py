@@ -333,7 +333,7 @@ def test_a_tree_that_changes_all_the_time_is_no_danger(tmp_path: Path) -> None:
             (top / "a" / "b" / "file").write_text("x")
             os.symlink("x", top / "a" / "link")
             (top / "a").rename(top / "c")
-            subprocess_free_remove(top)
+            remove_again(top)
 
     threads = [threading.Thread(target=churn, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -353,7 +353,7 @@ def test_a_tree_that_changes_all_the_time_is_no_danger(tmp_path: Path) -> None:
     os.close(root)
 
 
-def subprocess_free_remove(top: Path) -> None:
+def remove_again(top: Path) -> None:
     (top / "c" / "b" / "file").unlink()
     (top / "c" / "link").unlink()
     (top / "c" / "b").rmdir()
