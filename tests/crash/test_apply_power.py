@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import signal
+import stat
 
 import pytest
 
@@ -17,7 +18,7 @@ from flux.testing.powerloss import ForgetfulFiles
 from flux.trees.apply import apply
 from flux.trees.files import SystemFiles
 from tests.crash.scenario import Scenario, check, is_committed
-from tests.trees.kit import Staging
+from tests.trees.kit import Facts, Staging, differences
 
 
 def forgetful(staging: Staging) -> ForgetfulFiles:
@@ -27,6 +28,11 @@ def forgetful(staging: Staging) -> ForgetfulFiles:
         (place / "limbo").mkdir(exist_ok=True)
         limbos.append(os.open(place / "limbo", os.O_RDONLY | os.O_DIRECTORY))
     return ForgetfulFiles(SystemFiles(), *limbos)
+
+
+def without_directory_times(facts: Facts) -> Facts:
+    """Leave out what the changeset does not carry."""
+    return {path: (*fact[:6], None, *fact[7:]) if stat.S_ISDIR(fact[0]) else fact for path, fact in facts.items()}
 
 
 def check_without_limbo(scenario: Scenario, staging: Staging) -> None:
@@ -120,6 +126,11 @@ def test_power_lost_after_the_answer(scenario: Scenario, number: int) -> None:
     assert in_child(interrupted) == 0
     assert is_committed(staging) == (number == 10_000)
     check_without_limbo(scenario, staging)
+    if is_committed(staging):  # what is kept for a revert is durable too
+        staging.inverse().apply()
+        shutil.rmtree(staging.path / "trash")
+        found = differences(without_directory_times(staging.world.look()), without_directory_times(scenario.before))
+        assert not found, found
     scenario.discard(staging)
 
 

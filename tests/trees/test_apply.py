@@ -101,6 +101,11 @@ ROOT_CASES: dict[str, tuple[str, str]] = {
         "chown 1:1 f; chown -R 2:3 d; chown -h 4:4 s; echo n>w/n; chown 7:8 w/n",
     ),
     "owner and set-id": ("echo a>f; chmod 4755 f", "chown 1:1 f; chmod 6755 f"),
+    "owner of a set-id file": ("echo a>f; chmod 4755 f", "chown 1:1 f; chmod 4755 f"),
+    "owner of a file with a capability": (
+        "cp /bin/true t; setcap cap_net_raw+ep t",
+        "chown 1:1 t; setcap cap_net_raw+ep t",
+    ),
     "devices": ("mknod w c 0 0; mknod n c 1 3; echo a>f", "echo b>f; rm n; mknod n c 1 5; mknod b b 7 9"),
     "user attributes": (
         "echo a>f; setfattr -n user.k -v 1 f; echo b>g; setfattr -n user.k -v 2 g; mkdir d",

@@ -385,6 +385,18 @@ def test_a_torn_record_was_never_written(world: World) -> None:
     assert staging.recover().outcome == "rolled_back"
 
 
+def test_a_blob_with_another_name_is_nobody_s_to_change(world: World) -> None:
+    staging = world.speculate(lambda run: shell("echo a >f; chmod 751 f; touch -d @5 f", run))
+    other = world.home / "other"
+    os.link(staging.path / "blobs/000000", other)
+    before = other.stat()
+    staging.apply()
+    assert differences(world.look(), staging.expected) == {}
+    after = other.stat()
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert after.st_ino != (world.workspace / "f").stat().st_ino
+
+
 def test_parents_are_created(world: World) -> None:
     staging = world.speculate(lambda run: shell("mkdir -p a/b/c; echo x >a/b/c/f; echo y >a/b/g", run))
     staging.changes = [change for change in staging.changes if change.location in ("/a/b/c/f", "/a/b/g")]
