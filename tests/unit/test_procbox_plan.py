@@ -175,7 +175,7 @@ def test_version_two_groups_are_made_where_they_can_be_limited(tmp_path: Path) -
     group(tmp_path, everything, ("cgroup.subtree_control", "cpu memory pids\n"))
     own = group(tmp_path / "slice" / "unit", everything)
     (own / "cgroup.subtree_control").mkdir()  # the kernel refuses what this process asks of its own group
-    group(tmp_path / "slice", everything, ("cgroup.subtree_control", "memory pids\n"))
+    group(tmp_path / "slice", everything, ("cgroup.subtree_control", "cpu memory pids\n"))
     found = find_hierarchies(f"30 20 0:26 / {tmp_path} rw - cgroup2 cgroup2 rw", "0::/slice/unit\n")
     assert found.unified == str(tmp_path / "slice")
     assert {"memory", "pids"} <= found.limits

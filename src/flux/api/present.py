@@ -14,7 +14,7 @@ from flux.core import paths
 from flux.core.access import Key
 from flux.core.audit import AuditEvent
 from flux.core.changeset import Changes, Changeset, Output
-from flux.core.sandbox import Sandbox
+from flux.core.sandbox import BASE_TEMPLATE, Sandbox
 from flux.ports.substrate import Check
 
 if TYPE_CHECKING:
@@ -67,10 +67,16 @@ def _counts(changes: Changes) -> dict[str, int]:
 
 def sandbox(record: Sandbox) -> views.SandboxView:
     """Return a sandbox's view."""
-    fields = _shared(views.SandboxView, record, but=("net_ports", "mounts", "state"))
+    fields = _shared(views.SandboxView, record, but=("net_ports", "mounts", "state", "template"))
+    template = BASE_TEMPLATE if record.built_in else record.template
     mounts = [views.MountView(source=mount.source, target=mount.target) for mount in record.mounts]
     return views.SandboxView(
-        **fields, state=record.state.value, net_ports=list(record.net_ports), mounts=mounts, place=record.place
+        **fields,
+        state=record.state.value,
+        template=template,
+        net_ports=list(record.net_ports),
+        mounts=mounts,
+        place=record.place,
     )
 
 

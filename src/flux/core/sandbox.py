@@ -30,6 +30,10 @@ class SandboxState(StrEnum):
     DELETING = "deleting"
 
 
+#: The built-in template's name.
+BASE_TEMPLATE = "base"
+
+
 class SandboxMount(msgspec.Struct, frozen=True, kw_only=True):
     """A read-only directory of the host (``source``) that the sandbox sees at ``target``; absolute, portable text."""
 
@@ -41,7 +45,8 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one sandbox. Sizes in MiB, times in wall-clock seconds since the epoch.
 
     ``workspace`` is the bound directory, ``None`` for a managed sandbox over ``template`` (a host directory); both are
-    in ``core.paths.portable`` form, since a record is JSON and a path is bytes.
+    in ``core.paths.portable`` form, since a record is JSON and a path is bytes. ``built_in``: over the
+    template that the substrate makes of the host's system.
     ``root_device`` and ``root_inode`` identify the workspace's directory as it was at creation. ``owner`` is the id of
     the key that created it. ``expires_boot_ns`` with ``boot_id`` measures the time-out within one boot.
     """
@@ -70,6 +75,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     owner: str | None = None
     baseline_at: float | None = None
+    built_in: bool = False
 
     @property
     def directory(self) -> str | None:

@@ -25,7 +25,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_kind: str = "procbox"
     max_workspace_mib: int = 4096
     template_root: str | None = None
-    default_template: str = "default"
+    default_template: str = "base"
     memory_mib: int | None = None
     cpus: float | None = None
     pids: int | None = 4096

@@ -208,6 +208,17 @@ class Substrate(Protocol):
         """
         ...
 
+    def base_template(self, upper: str) -> tuple[str, ...]:
+        """Lay the built-in template under ``upper``, a managed sandbox's writable layer that may be empty yet.
+
+        Returns:
+            The lower layers, nearest first. Called before every start, as what is below may have changed.
+
+        Raises:
+            FluxError: ``unavailable`` or ``exhausted`` if it cannot be made there.
+        """
+        ...
+
     def check(self) -> list[Check]:
         """Return the findings for ``fluxctl doctor``."""
         ...

@@ -192,6 +192,10 @@ class FakeSubstrate:
             can_fork=False, keeps_memory=False, enforces_limits=False, observes_network=False, keeps_owners=False
         )
 
+    def base_template(self, upper: str) -> tuple[str, ...]:
+        os.makedirs(f"{upper}/home/user", exist_ok=True)
+        return ()
+
     def check(self) -> list[Check]:
         return [Check(subject="fake", ok=True, detail="runs anywhere, without isolation")]
 

@@ -16,6 +16,7 @@ from flux.core.errors import Code, FluxError
 from flux.core.policy import checked_ports
 from flux.core.requests import CreateSandbox, MountRequest
 from flux.core.sandbox import (
+    BASE_TEMPLATE,
     RESERVED_TARGETS,
     Sandbox,
     SandboxMount,
@@ -46,6 +47,7 @@ def create_sandbox(context: Context, actor: Actor, request: CreateSandbox, key: 
     sandbox = _sandbox(context, actor, request)
     context.stores.places.make_sandbox(sandbox.id, layer=sandbox.layout == "managed")
     try:
+        launch.lower_layers(context, sandbox)
         if not _insert(context, sandbox, scope, key, digest):
             context.stores.places.remove_sandbox(sandbox.id)
             return create_sandbox(context, actor, request, key)
@@ -116,7 +118,8 @@ def _sandbox(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:
         root_inode=identity[1],
         name=checked_name(request.name),
         workspace=None if workspace is None else paths.portable(workspace),
-        template=None if template is None else paths.portable(template),
+        template=None if template is None else paths.portable(template.directory),
+        built_in=template is not None and template.built_in,
         net_ports=checked_ports(request.net_ports),
         mounts=_checked_mounts(context, actor, request.mounts),
         environment=checked_text(checked_environment(dict(request.environment)), "environment"),
@@ -147,36 +150,43 @@ def _owner(context: Context, actor: Actor, request: CreateSandbox) -> str | None
     return key.id
 
 
-def _tree(context: Context, actor: Actor, request: CreateSandbox) -> tuple[str | None, str | None, tuple[int, int]]:
+class _Template(msgspec.Struct, frozen=True, kw_only=True):
+    """What a managed sandbox's tree lies over."""
+
+    directory: str
+    built_in: bool
+
+
+def _tree(
+    context: Context, actor: Actor, request: CreateSandbox
+) -> tuple[str | None, _Template | None, tuple[int, int]]:
     """Return the bound directory, or the template of a managed one, with the identity of that directory."""
     if request.workspace is not None and request.template is not None:
         raise FluxError(Code.INVALID, "cannot create the sandbox: give a workspace or a template, not both")
     if request.workspace is None:
         template = _template(context, request.template or context.settings.default_template)
-        return None, template, roots.extent(template).root
+        return None, template, roots.extent(template.directory).root
     access.permit_host_directories(actor)
     workspace = checked_workspace(context, request.workspace)
     return workspace, None, roots.extent(workspace).root
 
 
-def _template(context: Context, name: str) -> str:
-    holder = context.settings.template_root
-    if holder is None:
-        raise FluxError(
-            Code.INVALID,
-            "cannot create a managed sandbox: no templates are configured; give a workspace directory, or set "
-            "template_root under [sandbox.procbox]",
-            {"field": "workspace"},
-        )
+def _template(context: Context, name: str) -> _Template:
+    """Find a template: a directory of the administrator's, or else the built-in one."""
     if "/" in name or name in ("", ".", "..") or "\0" in name:
         raise FluxError(Code.INVALID, f"cannot use the template {paths.printable(name)[:80]!r}: it is not a name")
-    path = os.path.realpath(os.path.join(holder, name))
-    if not os.path.isdir(path):
-        raise FluxError(
-            Code.NOT_FOUND,
-            f"cannot find the template {paths.printable(name)!r}: there is no such directory in {holder}",
-        )
-    return path
+    holder = context.settings.template_root
+    path = None if holder is None else os.path.realpath(os.path.join(holder, name))
+    if path is not None and os.path.isdir(path):
+        return _Template(directory=path, built_in=False)
+    if name == BASE_TEMPLATE:
+        return _Template(directory="/", built_in=True)
+    place = "no template_root is set under [sandbox.procbox]" if holder is None else f"{holder} holds no such directory"
+    raise FluxError(
+        Code.NOT_FOUND,
+        f"cannot find the template {paths.printable(name)!r}: {place}; use {BASE_TEMPLATE}, the built-in one",
+        {"field": "template"},
+    )
 
 
 def checked_workspace(context: Context, asked: str) -> str:

@@ -198,9 +198,7 @@ def _pipes(given: tuple[int | None, int | None, int | None]) -> tuple[_Ends, tup
     return tuple(own), (child[0], child[1], child[2]), made
 
 
-def _terminal(
-    instance: Instance, command: Command, size: TerminalSize
-) -> tuple[_Ends, tuple[int, int, int], _Ends]:
+def _terminal(instance: Instance, command: Command, size: TerminalSize) -> tuple[_Ends, tuple[int, int, int], _Ends]:
     master, slave = instance.open_terminal(command.uid)
     _set_size(master, size)
     return (master,), (slave, slave, slave), (slave,)

@@ -40,12 +40,21 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     scratch: str
 
 
+def lower_layers(context: Context, sandbox: Sandbox) -> tuple[str, ...]:
+    """Return what a managed sandbox's tree lies over, nearest first; the built-in template is laid there anew."""
+    if not sandbox.built_in:
+        return (sandbox.lower,)
+    upper = context.stores.state.place("sandboxes", sandbox.id, "layer", "upper")
+    return substrate(context, sandbox.kind).base_template(upper)
+
+
 def own_place(context: Context, sandbox: Sandbox) -> Place:
     """Return the real sandbox's own files."""
     state = context.stores.state
     layer = state.place("sandboxes", sandbox.id, "layer")
     return Place(
-        tree=sandbox.directory or Overlay(lower=(sandbox.lower,), upper=f"{layer}/upper", work=f"{layer}/work"),
+        tree=sandbox.directory
+        or Overlay(lower=lower_layers(context, sandbox), upper=f"{layer}/upper", work=f"{layer}/work"),
         home=state.place("sandboxes", sandbox.id, "home") if sandbox.layout == "bound" else None,
         scratch=state.place("sandboxes", sandbox.id, "tmp"),
     )

@@ -20,7 +20,7 @@ from flux.core.errors import Code, FluxError
 from flux.core.manifest import Manifest, Token
 from flux.core.sandbox import Sandbox
 from flux.engine.context import Context
-from flux.engine.lifecycle import roots
+from flux.engine.lifecycle import launch, roots
 from flux.engine.lifecycle.roots import Root
 from flux.engine.speculation import lookup
 from flux.failpoints import Point
@@ -113,6 +113,12 @@ def stacked(
     if not parents:
         yield Base(workspace, root.descriptor, skip)
         return
+    if sandbox.built_in:
+        raise FluxError(
+            Code.NOT_APPLICABLE,
+            f"cannot start from the changeset {parents[-1].id}: that copies the whole tree, which in this sandbox "
+            "includes the host's system; apply the changeset first",
+        )
     copy = trees.prepare(
         workspace,
         root.descriptor,
@@ -141,7 +147,7 @@ def own(context: Context, sandbox: Sandbox) -> Workspace:
     if sandbox.directory is not None:
         return Workspace(layout="bound", directory=sandbox.directory)
     layer = context.stores.state.place("sandboxes", sandbox.id, "layer")
-    return Workspace(layout="managed", directory=layer, template=(sandbox.lower,))
+    return Workspace(layout="managed", directory=layer, template=launch.lower_layers(context, sandbox))
 
 
 def _apply_parents(context: Context, parents: Sequence[Changeset], root: int, scratch: str) -> dict[str, str | None]:

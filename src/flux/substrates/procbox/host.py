@@ -14,7 +14,7 @@ _NEEDED = sum(1 << number for number in (_CAP_SYS_ADMIN, _CAP_SETUID, _CAP_SETGI
 TUN = "/dev/net/tun"
 _ALL_IDS = ["0", "0", "4294967295"]
 #: The host's system directories, as far as it has them; each is shown read-only, or is a link into another.
-_SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32")
+SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32")
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ def read_host() -> Host:
         initial=virtual.read("/proc/self/uid_map").split() == _ALL_IDS,
         uid=os.geteuid(),
         gid=os.getegid(),
-        system=tuple((name, _link(f"/{name}")) for name in _SYSTEM if os.path.isdir(f"/{name}")),
+        system=tuple((name, _link(f"/{name}")) for name in SYSTEM if os.path.isdir(f"/{name}")),
     )
 
 

@@ -211,7 +211,7 @@ def hidden_places(spec: LaunchSpec) -> list[str]:
     views += [] if spec.home is None else _views(spec.home, HOME)
     views += [(spec.scratch, "/tmp"), *((mount.source, mount.target) for mount in spec.mounts)]
     places = {
-        posixpath.normpath(target + "/" + posixpath.relpath(hidden, source))
+        posixpath.normpath(posixpath.join(target, posixpath.relpath(hidden, source)))
         for hidden in spec.hidden
         for source, target in views
         if is_within(hidden, source) and hidden != source

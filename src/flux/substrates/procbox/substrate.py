@@ -66,6 +66,11 @@ class Procbox:
         findings = checks.find(self._tools.launcher, self._host, self._tools.cgroups.hierarchies, self.start)
         return findings if network is None else [*findings, network.available()]
 
+    def base_template(self, upper: str) -> tuple[str, ...]:
+        from flux.substrates.procbox import template
+
+        return template.prepare(upper, self._host)
+
     def start(self, spec: LaunchSpec) -> ProcboxInstance:
         spec = checked(msgspec.structs.replace(spec, hidden=(*spec.hidden, self._state_dir)))
         if spec.network == "ports" and self._tools.network is None:

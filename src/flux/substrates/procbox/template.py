@@ -1,0 +1,104 @@
+"""The built-in template ``base``: the host's own system, with everything else of the host hidden.
+
+A managed sandbox over it is an overlay whose lower layer is the host's ``/``. What must not be seen is hidden in the
+sandbox's writable layer: a whiteout for every name of the host's ``/`` that is not part of its system, and directories
+of the sandbox's own (``etc``, ``home``, ``root``, ``var`` and so on), each opaque, so nothing of the host's shows
+through. New names in the host's ``/`` get their whiteout before every start. A layer of its own for this between the
+two would be neater, but the kernel takes no layer that lies within another one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from flux.core.errors import Code, FluxError
+from flux.core.paths import printable
+from flux.substrates.procbox import etc
+from flux.substrates.procbox.host import SYSTEM, Host, describe, is_shortage
+
+HOST_ROOT = "/"
+_USER = 1000
+_HOSTNAME = "flux"
+#: The sandbox's own directories, with their modes.
+_DIRECTORIES = {
+    "dev": 0o755,
+    "etc": 0o755,
+    "home": 0o755,
+    "home/user": 0o755,
+    "media": 0o755,
+    "mnt": 0o755,
+    "opt": 0o755,
+    "proc": 0o555,
+    "root": 0o700,
+    "run": 0o755,
+    "srv": 0o755,
+    "sys": 0o555,
+    "tmp": 0o1777,
+    "var": 0o755,
+    "var/cache": 0o755,
+    "var/lib": 0o755,
+    "var/log": 0o755,
+    "var/tmp": 0o1777,
+}
+
+
+def prepare(upper: str, host: Host) -> tuple[str, ...]:
+    """Make the writable layer ``upper`` hide what is not the host's system, and return the lower layers.
+
+    Raises:
+        FluxError: ``unavailable`` or ``exhausted`` if the layer cannot be written.
+    """
+    try:
+        if not os.listdir(upper):
+            _fill(upper, host)
+        _hide_host(upper)
+    except (OSError, shutil.Error) as error:
+        number = error.errno if isinstance(error, OSError) and error.errno else 0
+        raise FluxError(
+            Code.EXHAUSTED if is_shortage(number) else Code.UNAVAILABLE,
+            f"cannot make the template base in {printable(upper)}: {describe(number)}; the state directory needs space "
+            "on a file system that an overlay can be written on, such as ext4, xfs or btrfs",
+        ) from error
+    return (HOST_ROOT,)
+
+
+def _fill(upper: str, host: Host) -> None:
+    for name, mode in _DIRECTORIES.items():
+        os.mkdir(f"{upper}/{name}")
+        os.chmod(f"{upper}/{name}", mode)
+        if "/" not in name:
+            os.setxattr(f"{upper}/{name}", _attribute(host), b"y")
+    _fill_etc(f"{upper}/etc", host)
+    os.symlink("/run", f"{upper}/var/run")
+    if host.privileged:
+        os.chown(f"{upper}/home/user", _USER, _USER)
+
+
+def _attribute(host: Host) -> str:
+    return "trusted.overlay.opaque" if host.privileged and host.initial else "user.overlay.opaque"
+
+
+def _fill_etc(target: str, host: Host) -> None:
+    for name in etc.ALLOWED:
+        source, copy = f"/etc/{name}", f"{target}/{name}"
+        if not os.path.lexists(source):
+            continue
+        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        if os.path.isdir(source) and not os.path.islink(source):
+            shutil.copytree(source, copy, symlinks=True, ignore_dangling_symlinks=True)
+        else:
+            shutil.copy2(source, copy, follow_symlinks=False)
+    uid, gid = (_USER, _USER) if host.privileged else (host.uid, host.gid)
+    for name, content in etc.own_files(_HOSTNAME, uid=uid, gid=gid).items():
+        Path(target, name).write_text(content, encoding="utf-8")
+        os.chmod(f"{target}/{name}", 0o644)
+    os.symlink("/proc/self/mounts", f"{target}/mtab")
+
+
+def _hide_host(upper: str) -> None:
+    for name in os.listdir(HOST_ROOT):
+        if name not in SYSTEM and not os.path.lexists(f"{upper}/{name}"):
+            os.mknod(f"{upper}/{name}", stat.S_IFCHR | 0o600, os.makedev(0, 0))
