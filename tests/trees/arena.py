@@ -93,6 +93,8 @@ class Arena:
     def capture(self, after: int, paths: tuple[str, ...]) -> Capture:
         """Capture through an open view of the copy."""
         assert self.run_tree is not None
+        for path in [*self.blobs.iterdir(), *self.preimages.iterdir()]:
+            path.unlink()
         blobs = os.open(self.blobs, os.O_RDONLY | os.O_DIRECTORY)
         preimages = os.open(self.preimages, os.O_RDONLY | os.O_DIRECTORY)
         try:

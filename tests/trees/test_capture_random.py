@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from flux.core.requests import CopyEngine
 from tests.trees.arena import Arena, prove
 from tests.trees.filesystems import mounted
+from tests.trees.unprivileged import as_nobody, place
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts overlays and file systems as root")
 
+EXAMPLES = int(os.environ.get("TREES_EXAMPLES", "25"))
 NAMES = ("a", "b", "c", "d")
 NAME = st.sampled_from(NAMES)
 PATH = st.lists(NAME, min_size=1, max_size=3).map("/".join)
@@ -91,7 +93,18 @@ def test_any_command_is_captured_exactly(places: dict[str, Path], kind: str, eng
         clear(top)
 
 
-EXAMPLES = int(os.environ.get("TREES_EXAMPLES", "25"))
+def test_any_command_is_captured_exactly_without_privileges() -> None:
+    with place() as top:
+
+        @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
+        @given(setup=SCRIPT, script=SCRIPT)
+        def check(setup: str, script: str) -> None:
+            clear(top)
+            arena = Arena(top)
+            arena.shell(setup)
+            prove(arena, script, "auto")
+
+        as_nobody(check)
 
 
 def clear(top: Path) -> None:

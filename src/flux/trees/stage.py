@@ -122,16 +122,9 @@ class Stager:
 
     def _take(self, name: str, blob: str) -> None:
         """Move a content out of the throwaway tree, which costs nothing; copy it where that is impossible."""
-        spot = self._run_contents.spot(name)
-        if spot is not None:
-            try:
-                self._files.rename_new(Point.STAGE, *spot, self._blobs, blob)
-            except OSError as error:
-                if error.errno not in _NO_RENAME:
-                    raise
-            else:
-                self._tidy(name, blob)
-                return
+        if self._move(name, blob):
+            self._tidy(name, blob)
+            return
         source = self._run_contents.open(name)
         try:
             target = self._files.create(Point.STAGE, self._blobs, blob, _MODE)
@@ -141,6 +134,22 @@ class Stager:
                 os.close(target)
         finally:
             os.close(source)
+
+    def _move(self, name: str, blob: str) -> bool:
+        spot = self._run_contents.spot(name)
+        if spot is None:
+            return False
+        try:
+            self._files.rename_new(Point.STAGE, *spot, self._blobs, blob)
+        except OSError as error:
+            if error.errno in _NO_RENAME:
+                return False
+            if error.errno != errno.EACCES:
+                raise
+            # The run closed the directory to its owner.
+            self._run_contents.open_up(spot[0])
+            self._files.rename_new(Point.STAGE, *spot, self._blobs, blob)
+        return True
 
     def _tidy(self, name: str, blob: str) -> None:
         """Make a blob ours: the attributes that it had are in the changes, and set again by an apply."""

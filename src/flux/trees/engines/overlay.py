@@ -176,14 +176,16 @@ class _Names:
     def observe(self, after: int) -> Observed:
         layer = self._layer
         wanted = sorted(self._candidates())
-        tokens = _native.lookup(after, wanted) if wanted else []
+        tokens = dict(zip(wanted, _native.lookup(after, wanted), strict=True)) if wanted else {}
+        # The layer's own inodes tell for sure which of its names belong together; how the run saw them, which others.
+        inodes: dict[Token, Hashable] = {}
         identities: list[tuple[str, Hashable]] = []
-        for path, token in zip(wanted, tokens, strict=True):
-            if path in layer.held:
-                # Where a closed directory hides it from us, the layer's inode tells as much.
-                identities.append((path, token or inode(self._entries[path])))
-            elif token:
-                identities.append((path, token))
+        for path in layer.held & tokens.keys():
+            identity = inodes[tokens[path]] = inode(self._entries[path])
+            identities.append((path, identity))
+        for path, token in tokens.items():
+            if path not in layer.held and token:
+                identities.append((path, inodes.get(token, token)))
                 self._alias(path, token)
         return Observed(
             before=self._base,
