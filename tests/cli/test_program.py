@@ -297,7 +297,8 @@ class TestDaemon:
         local, started = daemon
         made = local("keys", "create", "helper", "--role", "agent")
         agent = Program(["--server", started["url"], "--token", made["key"]], workspace.parent)
-        own = agent("sandbox", "create", "--workspace", str(workspace))["id"]
+        agent.refused(77, "sandbox", "create", "--workspace", str(workspace))
+        own = agent("sandbox", "create")["id"]
         changeset = agent("sandbox", "speculate", own, "--", "echo x > new")["id"]
         assert agent.refused(77, "sandbox", "approve", own, changeset)["code"] == "denied"
         assert [key["name"] for key in local("keys", "list")["items"]].count("helper") == 1

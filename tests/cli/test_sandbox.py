@@ -195,3 +195,12 @@ def test_a_dry_run_reports_and_keeps_nothing(flux: Program, sandbox: str, worksp
     assert (done.code, reply["exit_code"], reply["stdout"], reply["counts"]["added"]) == (5, 5, "said\n", 1)
     assert not (workspace / "new").exists()
     assert flux("sandbox", "changesets", sandbox)["items"] == []
+
+
+def test_the_doctor_says_for_each_thing_whether_it_works(flux: Program) -> None:
+    done = flux.run("doctor")
+    reply = done.reply()
+    assert done.code == (0 if reply["ok"] else 69)
+    assert reply["ok"] == all(check["ok"] for check in reply["checks"] if check["required"])
+    assert [check["subject"] for check in reply["checks"] if not check["ok"] and not check["detail"]] == []
+    assert len(reply["checks"]) > 3
