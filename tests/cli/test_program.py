@@ -232,10 +232,21 @@ class TestOnATerminal:
         assert "Deleted: 1 entry, 4 B" in text
         assert "+ /[bold]x\\x1b" in text
         assert "sandbox approve" in text
-        for words in (("sandbox", "list"), ("sandbox", "get", "seen"), ("sandbox", "changesets", "seen"), ("audit",)):
+        for words in (
+            ("sandbox", "list"),
+            ("sandbox", "get", "seen"),
+            ("sandbox", "changesets", "seen"),
+            ("audit",),
+            ("keys", "list"),
+        ):
             code, text = terminal.run(*words)
             assert code == 0
             assert not text.startswith(("{", "["))
+
+    def test_the_doctor_speaks_to_people(self, embedded_program: Program) -> None:
+        code, text = Terminal(embedded_program).run("doctor")
+        assert code in (0, 69)
+        assert "ok  " in text
 
     def test_json_can_still_be_asked_for(self, embedded_program: Program) -> None:
         code, text = Terminal(embedded_program).run("sandbox", "list", "--json")

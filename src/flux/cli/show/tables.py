@@ -133,7 +133,9 @@ def keys(console: Console, reply: Reply) -> None:
 def findings(console: Console, reply: Reply) -> None:
     """Print what works on this machine."""
     for check in reply["checks"]:
-        mark, style = ("ok", "green") if check["ok"] else (("no", "red") if check["required"] else ("no", "yellow"))
+        mark, style = (
+            ("ok", "green") if check["ok"] else (("no", "red") if check.get("required", True) else ("no", "yellow"))
+        )
         console.print(
             Text.assemble(
                 (f"{mark:<4}", style), (printable(check["subject"]), "bold"), f"  {printable(check['detail'])}"
