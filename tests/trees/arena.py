@@ -13,6 +13,7 @@ from flux.core.limits import Caps
 from flux.core.manifest import EntryType
 from flux.core.requests import CopyEngine
 from flux.ports.substrate import Overlay
+from flux.trees.beneath import open_regular
 from flux.trees.files import SystemFiles
 from flux.trees.run import Capture, CaptureRequest, RunTree, prepare
 from flux.trees.scan import scan, with_content
@@ -43,6 +44,8 @@ class Arena:
         self.preimages = self.state / "preimages"
         self.files = SystemFiles()
         self.run_tree: RunTree | None = None
+        self.below: View | None = None
+        self.own = Workspace("bound", str(self.workspace))
         for path in (self.workspace, self.state, self.blobs, self.preimages, self.state / "scratch"):
             path.mkdir(exist_ok=True)
 
@@ -50,11 +53,15 @@ class Arena:
         """Run a set-up script in the workspace."""
         run(script, where or self.workspace)
 
-    def bare(self, script: str) -> Tree:
-        """Return what the bare command makes of a plain copy of the workspace as it is now."""
+    def bare(self, script: str, setup: str | None = None) -> Tree:
+        """Return what the bare command makes of a plain copy of the workspace as it is now, or of one set up anew."""
         copy = self.top / "bare"
         subprocess.run(["rm", "-rf", str(copy)], check=True)
-        subprocess.run(["cp", "-a", str(self.workspace), str(copy)], check=True)
+        if setup is None:
+            subprocess.run(["cp", "-a", str(self.workspace), str(copy)], check=True)
+        else:
+            copy.mkdir()
+            run(setup, copy)
         run(script, copy, check=False)
         return facts(copy)
 
@@ -63,7 +70,7 @@ class Arena:
         self.root = os.open(self.workspace, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self.run_tree = prepare(
-                Workspace("bound", str(self.workspace)),
+                self.own,
                 self.root,
                 str(self.state / "scratch"),
                 paths=["/"],
@@ -81,7 +88,7 @@ class Arena:
     def run(self, script: str, paths: tuple[str, ...] = ("/",), meanwhile: str = "") -> Capture:
         """Run a command in the copy and capture what it did; ``meanwhile`` runs in the real workspace before that."""
         assert self.run_tree is not None
-        view = View(self.run_tree.tree, self.state)
+        view = View(self.run_tree.tree, self.state, below=self.below)
         try:
             view.run(script)
             if meanwhile:
@@ -126,41 +133,45 @@ class Arena:
         assert change.staged is not None
         if change.staged.blob is not None:
             return (self.blobs / change.staged.blob).read_bytes()
-        return Path(f"{self.workspace}{change.staged.reference_path}").read_bytes()
+        root = os.open(self.workspace, os.O_RDONLY | os.O_DIRECTORY)
+        with os.fdopen(open_regular(root, change.staged.reference_path or ""), "rb") as file:
+            os.close(root)
+            return file.read()
 
 
 class View:
     """The workspace as the run sees it: an overlay is mounted in a namespace of its own, a copy is where it is."""
 
-    def __init__(self, tree: str | Overlay, state: Path) -> None:
+    def __init__(self, tree: str | Overlay, state: Path, *, options: str = "", below: View | None = None) -> None:
         self._holder: subprocess.Popen[str] | None = None
+        self._options = options
         if isinstance(tree, str):
             self.path = tree
         else:
-            self.path = self._mount(tree, state / "merged")
+            self.path = self._mount(tree, state / "merged", below)
         self.descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
 
-    def _mount(self, overlay: Overlay, target: Path) -> str:
+    def _mount(self, overlay: Overlay, target: Path, below: View | None) -> str:
         target.mkdir(exist_ok=True)
         root = os.geteuid() == 0
+        self._enter = ["-m"] if root else ["-m", "-U", "--preserve-credentials"]
         lower = ":".join(overlay.lower)
-        descriptor = overlay.lower_descriptor
-        if descriptor is not None:
-            lower = f"/proc/self/fd/{descriptor}"
-        options = OPTIONS_ROOT if root else OPTIONS_USER
+        if below is not None:
+            assert overlay.lower_descriptor is not None and not overlay.lower
+            assert below._holder is not None
+            lower = below._target
+            command = ["nsenter", "-t", str(below._holder.pid), *self._enter]
+        else:
+            command = ["unshare", "-m", "--propagation", "private"]
+            command += [] if root else ["-U", "--map-current-user", "--keep-caps"]
+        options = (OPTIONS_ROOT if root else OPTIONS_USER) + self._options
         text = f"{options},lowerdir={lower},upperdir={overlay.upper},workdir={overlay.work}"
-        namespace = ["unshare", "-m", "--propagation", "private"]
-        self._enter = ["-m"]
-        if not root:
-            namespace += ["-U", "--map-current-user", "--keep-caps"]
-            self._enter += ["-U", "--preserve-credentials"]
-        script = 'mount -i -t overlay -o "$1" overlay "$2" && echo ready && read end'
+        script = 'mount -i -t overlay -o "$1" overlay "$2" && echo ready && read end; umount "$2"'
         self._holder = subprocess.Popen(
-            [*namespace, "sh", "-c", script, "sh", text, str(target)],
+            [*command, "sh", "-c", script, "sh", text, str(target)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            pass_fds=() if descriptor is None else (descriptor,),
             env=SHELL_ENVIRONMENT,
         )
         self._target = str(target)
@@ -240,10 +251,10 @@ def entry_facts(entry: Entry) -> Facts:
     return (entry.type, mode, entry.uid, entry.gid, entry.digest, entry.link_target, xattrs, entry.rdev, ())
 
 
-def prove(arena: Arena, script: str, engine: CopyEngine) -> Capture:
+def prove(arena: Arena, script: str, engine: CopyEngine, setup: str | None = None) -> Capture:
     """Prove that a capture says exactly what the bare command does, and that what it staged is what it says."""
     before = facts(arena.workspace)
-    bare = arena.bare(script)
+    bare = arena.bare(script, setup)
     found = arena.speculate(script, engine)
     assert facts(arena.workspace) == before, "the run changed the real workspace"
     assert model(before, found.changes.every()) == bare

@@ -273,3 +273,15 @@ def test_links_are_numbered_the_same_on_both_sides_where_they_stayed(arena: Aren
     assert len({side.link_group for side in sides if side is not None}) == 1
     assert found.keys() == {"/f", "/g", "/i", "/j", "/k"}
     assert found["/j"].attributes == ("links",) and found["/j"].staged is None
+
+
+@both
+def test_paths_longer_than_a_call_takes_are_captured(arena: Arena, engine: CopyEngine) -> None:
+    go = "n=$(printf 'd%.0s' $(seq 255)); for i in $(seq 60); do mkdir -p $n; cd $n; done; "
+    setup = f"{go} echo a>f; echo g>g; ln g k"
+    arena.shell(setup)
+    found = prove(
+        arena, f"{go} echo b>>f; rm g; echo h>h; mkdir q; echo z>q/z; mv k l; cd ..; mv $n moved", engine, setup
+    )
+    assert max(len(change.location) for change in found.changes.every()) > 15_000
+    assert len(list(arena.preimages.iterdir())) == 2

@@ -1,7 +1,7 @@
 """Opening entries of a workspace without ever leaving it: no link is followed, no mount is crossed (30 §5.4).
 
-The kernel does the walk (``openat2``). Where it cannot (before Linux 5.6, or a filter that refuses the call) each
-component is opened by itself with ``O_NOFOLLOW`` and must lie on the root's mount.
+The kernel does the walk (``openat2``). Where it cannot (before Linux 5.6, a filter that refuses the call, or a path
+longer than a call takes) each component is opened by itself with ``O_NOFOLLOW`` and must lie on the root's mount.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def open_beneath(root: int, path: str, flags: int) -> int:
     try:
         return _native.openat2(root, paths.relative(path), wanted, 0, RESOLVE)
     except OSError as error:
-        if error.errno != errno.ENOSYS:
+        if error.errno not in (errno.ENOSYS, errno.ENAMETOOLONG):
             raise
     return open_by_component(root, path, wanted)
 
