@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from flux.core.errors import FluxError
 from flux.core.requests import Approve, CreateSandbox, Exec, Speculate
 from tests.api.daemons import Daemon, launch
 
@@ -188,6 +190,44 @@ def test_a_killed_daemon_is_followed_by_a_sound_one(start_daemon: Callable[..., 
     assert client.call("changeset.get", sandbox=sandbox, changeset=changeset["id"])["state"] == "approved"
     assert client.call("changeset.apply", sandbox=sandbox, changeset=changeset["id"])["state"] == "applied"
     assert (workspace / "new").read_text() == "x\n"
+
+
+def test_a_daemon_killed_while_it_applies_leaves_all_or_nothing(
+    start_daemon: Callable[..., Daemon], workspace: Path
+) -> None:
+    daemon = start_daemon()
+    client = daemon.client()
+    sandbox = client.call("sandbox.create", body=CreateSandbox(workspace=str(workspace)))["id"]
+    command = "for i in $(seq 1000); do echo $i > f$i; done; rm notes.txt"
+    changeset = client.call("sandbox.speculate", sandbox=sandbox, body=Speculate(command=command))["id"]
+    names = {"sandbox": sandbox, "changeset": changeset}
+    client.call("changeset.approve", body=Approve(), **names)
+    before = _tree(workspace)
+    applying = threading.Thread(target=_cut_off, args=(daemon, names))
+    applying.start()
+    while applying.is_alive() and not any(name.startswith("f") for name in os.listdir(workspace)):
+        continue
+    daemon.kill()
+    applying.join(30)
+    client = start_daemon(state_directory=daemon.state_directory).client()
+    found = client.call("changeset.get", **names)
+    if found["state"] == "applied":
+        assert len(_tree(workspace)) == len(before) + 999
+    else:
+        assert found["state"] == "failed"
+        assert found["error"]
+        assert _tree(workspace) == before
+    events = client.call("audit.list", query={"changeset": changeset})["items"]
+    assert events[-1]["event"] == f"changeset.{found['state']}"
+
+
+def _tree(place: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+def _cut_off(daemon: Daemon, names: dict[str, str]) -> None:
+    with contextlib.suppress(FluxError):
+        daemon.client().call("changeset.apply", **names)
 
 
 def test_metrics_count_what_happened(start_daemon: Callable[..., Daemon], workspace: Path) -> None:

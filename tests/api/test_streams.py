@@ -237,7 +237,9 @@ def test_signals_reach_the_command(daemon: Daemon, sandbox: str) -> None:
 
 
 def test_an_interrupt_typed_at_a_terminal_arrives(daemon: Daemon, sandbox: str) -> None:
-    with open_terminal(daemon, sandbox, {"rows": 24, "columns": 80}, command="echo ready; sleep 1000") as connection:
+    with open_terminal(
+        daemon, sandbox, {"rows": 24, "columns": 80}, command="echo ready; exec sleep 1000"
+    ) as connection:
         connection.recv()
         connection.send(b"\x03")
         _, ended = until_exit(connection)

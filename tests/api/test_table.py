@@ -27,7 +27,7 @@ def routes() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda row: row.name)
 def test_an_operation_is_a_route(operation: Operation) -> None:
-    assert operation.method in routes()[operation.path.replace("...}", ":path}")]
+    assert operation.method in routes()[operation.path.replace("...}", ":rest}")]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda row: row.name)
@@ -43,7 +43,7 @@ def test_an_operation_is_documented(operation: Operation) -> None:
 
 
 def test_nothing_is_documented_that_is_not_there() -> None:
-    served = {path.replace(":path}", "}") for path in routes()} | {"/v1/sandboxes/{sandbox}/pty"}
+    served = {path.replace(":rest}", "}") for path in routes()} | {"/v1/sandboxes/{sandbox}/pty"}
     assert set(DOCUMENT["paths"]) <= served
 
 
