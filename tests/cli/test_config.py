@@ -1,4 +1,4 @@
-"""Where configuration comes from, which of it wins, and what is said about what cannot be used (20-sandboxes §5)."""
+"""Where configuration comes from, which of it wins, and what is said about what cannot be used (spec: sandboxes)."""
 
 from __future__ import annotations
 

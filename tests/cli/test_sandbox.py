@@ -1,4 +1,4 @@
-"""Sandboxes from the command line, the same by itself and through a daemon (20-sandboxes §3)."""
+"""Sandboxes from the command line, the same by itself and through a daemon (spec: sandboxes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speculation from the command line, the same by itself and through a daemon (30-speculation §9)."""
+"""Speculation from the command line, the same by itself and through a daemon (spec: speculation)."""
 
 from __future__ import annotations
 

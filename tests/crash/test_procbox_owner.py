@@ -1,4 +1,4 @@
-"""Flux is killed: nothing of its sandboxes may stay, no process, mount, network or cgroup (20-sandboxes §2)."""
+"""Flux is killed: nothing of its sandboxes may stay, no process, mount, network or cgroup (spec: sandboxes)."""
 
 from __future__ import annotations
 

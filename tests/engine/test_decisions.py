@@ -1,4 +1,4 @@
-"""Decisions: digests, parts, who may, one request at a time (30-speculation §3, §5)."""
+"""Decisions: digests, parts, who may, one request at a time (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expiry and retention by both clocks (30-speculation §3)."""
+"""Expiry and retention by both clocks (spec: speculation)."""
 
 from __future__ import annotations
 

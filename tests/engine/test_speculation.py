@@ -1,4 +1,4 @@
-"""Speculating, applying, reverting, and the further ways on (30-speculation §1, §5)."""
+"""Speculating, applying, reverting, and the further ways on (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state table, every pair of it, by the engine's own doors (30-speculation §3)."""
+"""The state table, every pair of it, by the engine's own doors (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever other code may call says in one sentence what it means (10-architecture, Habits)."""
+"""Whatever other code may call says in one sentence what it means."""
 
 from __future__ import annotations
 

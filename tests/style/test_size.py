@@ -1,4 +1,4 @@
-"""Functions of 50 lines and files of 500 are the most that a reader is asked to hold (10-architecture, Models)."""
+"""Functions of 50 lines and files of 500 are the most that a reader is asked to hold."""
 
 from __future__ import annotations
 

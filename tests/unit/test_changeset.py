@@ -1,4 +1,4 @@
-"""The state table of changesets, pair by pair (30-speculation §3)."""
+"""The state table of changesets, pair by pair (spec: speculation)."""
 
 import itertools
 

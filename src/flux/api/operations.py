@@ -1,7 +1,6 @@
 """The one table of operations. REST routes, OpenAPI, the HTTP client and the embedded client all derive from it.
 
-Routes are those of 20-sandboxes §3 and 30-speculation §7 and §9. To add an operation, add a function to ``api.calls``
-and a row here.
+To add an operation, add a function to ``api.calls`` and a row here.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def roles(self) -> frozenset[Role]:
-        """Who may call it: the engine's own table (20-sandboxes §4)."""
+        """Who may call it: the engine's own table (spec: access)."""
         return ROLES[self.name]
 
 

@@ -3,7 +3,7 @@
 The functions that make them of the engine's results are in ``api.present``. Each view is a struct, so that OpenAPI's
 schemas are read off it and a large changeset is encoded once, straight from the structs. Times are RFC 3339 in UTC.
 Bytes that are not UTF-8 travel as a printable form beside a ``…_base64`` field that is there only then
-(30-speculation §2).
+(spec: speculation).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ChangesetSummary(View, kw_only=True):
 
 
 class ChangesetView(OutputFields):
-    """A changeset with everything a reviewer needs (30-speculation §2)."""
+    """A changeset with everything a reviewer needs (spec: speculation)."""
 
     id: str
     sandbox_id: str

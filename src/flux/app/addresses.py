@@ -39,7 +39,7 @@ class Address(msgspec.Struct, frozen=True):
         return cls(host, int(port))
 
     def require_local(self, *, insecure: bool, encrypted: bool) -> None:
-        """Refuse an address that other machines reach without TLS, unless that is wanted (20-sandboxes §4).
+        """Refuse an address that other machines reach without TLS, unless that is wanted (spec: access).
 
         Raises:
             FluxError: ``denied``.

@@ -1,4 +1,4 @@
-"""Configuration: ``flux.toml``, environment and flags, checked and turned into values (20-sandboxes §5).
+"""Configuration: ``flux.toml``, environment and flags, checked and turned into values (spec: sandboxes).
 
 The first of these files that exists is read, the others are not looked at: ``--config F``, ``FLUX_CONFIG``,
 ``<state directory>/flux.toml``, ``/etc/flux/flux.toml``. An environment variable overrides the file, a flag overrides

@@ -1,4 +1,4 @@
-"""What Prometheus reads at ``/metrics`` (20-sandboxes §6)."""
+"""What Prometheus reads at ``/metrics`` (spec: sandboxes)."""
 
 from __future__ import annotations
 

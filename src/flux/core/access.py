@@ -1,4 +1,4 @@
-"""Who may do what: one table from operation to roles, and who sees whose sandboxes (20-sandboxes §4)."""
+"""Who may do what: one table from operation to roles, and who sees whose sandboxes (spec: access)."""
 
 from __future__ import annotations
 

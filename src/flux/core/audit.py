@@ -1,4 +1,4 @@
-"""The audit log's lines as values (30-speculation §8)."""
+"""The audit log's lines as values (spec: access)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changesets: what a speculation changed, and the states a decision takes it through (30-speculation §2, §3)."""
+"""Changesets: what a speculation changed, and the states a decision takes it through (spec: speculation)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _no_words() -> tuple[str, ...]:
 
 
 class State(StrEnum):
-    """Where a changeset is in its life (30-speculation §3)."""
+    """Where a changeset is in its life (spec: speculation)."""
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -140,7 +140,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of the tree that a speculation changed.
 
     ``attributes`` names what differs: ``content``, ``mode``, ``owner``, ``xattrs``, ``target``, ``type``, ``rdev``,
-    ``links`` (the hard-link group). ``risks`` are flags of 30-speculation §2.
+    ``links`` (the hard-link group). ``risks`` are flags of spec: speculation.
     """
 
     path: str
@@ -236,7 +236,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """Traffic to one destination that the kernel saw during the run (40-network §4)."""
+    """Traffic to one destination that the kernel saw during the run (spec: network)."""
 
     proto: str
     dst: str
@@ -247,7 +247,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SideEffects(msgspec.Struct, frozen=True, kw_only=True):
-    """What the run may have done, or did, beyond its files (30-speculation §6). ``observed`` is None if unobserved."""
+    """What the run may have done, or did, beyond its files (spec: speculation). ``observed`` is None if unobserved."""
 
     egress: Literal["blocked", "allow_listed", "unrestricted"]
     enforced: bool
@@ -261,7 +261,7 @@ class Changeset(msgspec.Struct, kw_only=True):
     """The record in ``meta.json``: everything but ``changes``, which never change and live in ``changes.json``.
 
     Times are wall-clock seconds since the epoch. ``expires_boot_ns`` with ``boot_id`` measures expiry by the boot
-    clock within one boot (30-speculation §3).
+    clock within one boot (spec: speculation).
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Whether an entry is still what a changeset was reviewed against (30-speculation §5.2). Pure decisions on tokens."""
+"""Whether an entry is still what a changeset was reviewed against (spec: speculation). Pure decisions on tokens."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Touched(msgspec.Struct, frozen=True):
 
 
 def touched(changes: Iterable[Change]) -> Touched:
-    """Return what ``conflict_scope: touched`` looks at (30-speculation §5.2)."""
+    """Return what ``conflict_scope: touched`` looks at (spec: speculation)."""
     entries = {change.location: change for change in changes}
     ancestors: set[str] = set()
     for path in entries:

@@ -1,4 +1,4 @@
-"""What a run changed: two states of a tree's touched entries in, changes out. Pure (30-speculation §2).
+"""What a run changed: two states of a tree's touched entries in, changes out. Pure (spec: speculation).
 
 Content identity is by digest; an unknown digest is taken as other content. Times are not compared: a rewrite with the
 same bytes is no change, and neither is ``touch``. Sizes and times of directories mean nothing.

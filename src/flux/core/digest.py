@@ -1,4 +1,4 @@
-"""What a decision is bound to (30-speculation §3): the sandbox, its tree, the scope, the base, the changes, the bytes.
+"""What a decision is bound to (spec: speculation): the sandbox, its tree, the scope, the base, the changes, the bytes.
 
 Staged bytes are bound through the digests in the changes' entries.
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Code(StrEnum):
-    """What kind of refusal or failure an error is (10-architecture, Habits)."""
+    """What kind of refusal or failure an error is."""
 
     INVALID = "invalid"
     UNAUTHENTICATED = "unauthenticated"

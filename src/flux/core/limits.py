@@ -1,4 +1,4 @@
-"""The caps of one changeset, with the defaults of 30-speculation §4. Configuration may change each; all are exact."""
+"""The caps of one changeset, with the defaults of spec: speculation. Configuration may change each; all are exact."""
 
 from __future__ import annotations
 

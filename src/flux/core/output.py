@@ -1,4 +1,4 @@
-"""Captured output: the first bytes are kept, the rest is counted (30-speculation §2)."""
+"""Captured output: the first bytes are kept, the rest is counted (spec: speculation)."""
 
 from __future__ import annotations
 

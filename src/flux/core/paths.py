@@ -3,7 +3,7 @@
 A *workspace path* is absolute in the workspace's own terms: ``/`` is the root, ``/src/a.c`` an entry. File names are
 bytes; in memory they are ``str`` in Python's own lossless form (UTF-8 with ``surrogateescape``), which the ``os``
 functions take as it is. JSON cannot hold lone surrogates, so a name that is not UTF-8 travels as a printable form
-beside its base64 (30-speculation §2).
+beside its base64 (spec: speculation).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From changes to the steps of an apply (30-speculation §5.3). Pure: decides everything, touches nothing.
+"""From changes to the steps of an apply (spec: speculation). Pure: decides everything, touches nothing.
 
 The steps stand on disjoint paths, the top-most ones. What is wholly new is built in a *slot* of the area and installed
 by one rename, whatever it contains; what goes leaves whole into a slot by one rename; what is replaced changes places

@@ -1,4 +1,4 @@
-"""What a declared network lets out, for the side-effects report (40-network §2)."""
+"""What a declared network lets out, for the side-effects report (spec: network)."""
 
 from __future__ import annotations
 

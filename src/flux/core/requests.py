@@ -59,7 +59,7 @@ class Exec(Request):
 
 
 class Speculate(Request):
-    """Run a command in a throwaway copy and stage what it changed (30-speculation §1, §2)."""
+    """Run a command in a throwaway copy and stage what it changed (spec: speculation)."""
 
     command: str | None = None
     argv: list[str] | None = None
@@ -105,7 +105,7 @@ class Decide(Request):
 
 
 class CreateKey(Request):
-    """Issue an API key for a role (20-sandboxes §4)."""
+    """Issue an API key for a role (spec: access)."""
 
     name: str
     role: Literal["admin", "reviewer", "agent", "user"] = "user"

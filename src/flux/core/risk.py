@@ -1,4 +1,4 @@
-"""Risk flags: what a reviewer should look at first, told from names and attributes alone (30-speculation §2).
+"""Risk flags: what a reviewer should look at first, told from names and attributes alone (spec: speculation).
 
 Nothing is run on the content and no link is followed. A flag says that an entry *becomes* risky: one that was the
 same before the run is not reported again.

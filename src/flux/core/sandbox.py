@@ -1,4 +1,4 @@
-"""Sandboxes as values: what is remembered of one, and the states of its life (20-sandboxes §2)."""
+"""Sandboxes as values: what is remembered of one, and the states of its life (spec: sandboxes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partial approval: the part of a changeset that is kept, closed so that it can stand alone (30-speculation §5).
+"""Partial approval: the part of a changeset that is kept, closed so that it can stand alone (spec: speculation).
 
 The closure adds to what was named:
 

@@ -1,4 +1,4 @@
-"""The side-effects report: what apply reproduces, and what happened, or may have, for real (30-speculation §6)."""
+"""The side-effects report: what apply reproduces, and what happened, or may have, for real (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unified diffs for people, made without running any program on the content (30-speculation §2)."""
+"""Unified diffs for people, made without running any program on the content (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Engine:
     # Sandboxes
 
     def create_sandbox(self, actor: Actor, request: CreateSandbox, idempotency_key: str | None = None) -> Sandbox:
-        """Create a sandbox; the same key and request give the same sandbox again (20-sandboxes §3).
+        """Create a sandbox; the same key and request give the same sandbox again (spec: sandboxes).
 
         Raises:
             FluxError: ``invalid``, ``already_exists`` (the name, or the key with another request), ``too_large``,
@@ -160,7 +160,7 @@ class Engine:
             return run.dry_run(self._context, actor, sandbox, request)
 
     def speculate(self, actor: Actor, sandbox: str, request: Speculate) -> ChangesetDetail:
-        """Run a command in a throwaway copy and stage what it changed (30-speculation §1, §2).
+        """Run a command in a throwaway copy and stage what it changed (spec: speculation).
 
         Raises:
             FluxError: ``invalid``, ``not_found``, ``too_large`` (the workspace), ``exhausted`` (no space),
@@ -192,7 +192,7 @@ class Engine:
             return views.staged_file(self._context, actor, sandbox, changeset, path)
 
     def approve(self, actor: Actor, sandbox: str, changeset: str, request: Approve) -> ChangesetDetail:
-        """Approve a changeset, or the part of it that ``only`` selects (30-speculation §3, §5)."""
+        """Approve a changeset, or the part of it that ``only`` selects (spec: speculation)."""
         with self._context.operation(actor, "changeset.approve"):
             return decide.approve(self._context, actor, sandbox, changeset, request)
 
@@ -202,7 +202,7 @@ class Engine:
             return decide.reject(self._context, actor, sandbox, changeset, request)
 
     def apply(self, actor: Actor, sandbox: str, changeset: str, request: Decide) -> ChangesetDetail:
-        """Bring an approved changeset into the real sandbox, or change nothing (30-speculation §5).
+        """Bring an approved changeset into the real sandbox, or change nothing (spec: speculation).
 
         Raises:
             FluxError: ``illegal_state``, ``expired``, ``conflict`` (drift, digest, another request),
@@ -285,7 +285,7 @@ class Engine:
     # The engine's own life
 
     def recover(self) -> Recovery:
-        """Put right what a crash left behind. Called once, before anything else (30-speculation §5)."""
+        """Put right what a crash left behind. Called once, before anything else (spec: speculation)."""
         return recover.recover(self._context)
 
     def sweep(self) -> None:

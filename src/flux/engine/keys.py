@@ -1,4 +1,4 @@
-"""API keys: issued once, stored hashed, revocable (20-sandboxes §4)."""
+"""API keys: issued once, stored hashed, revocable (spec: access)."""
 
 from __future__ import annotations
 

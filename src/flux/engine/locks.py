@@ -1,4 +1,4 @@
-"""Who may work on what at once (30-speculation §3).
+"""Who may work on what at once (spec: speculation).
 
 - A changeset: one request; a second one is refused at once.
 - A workspace root: speculations share it, apply and revert have it alone. Roots that overlap count as one.

@@ -1,4 +1,4 @@
-"""The end of the line for sandboxes without network: every packet is recorded and refused (40-network §3, §4).
+"""The end of the line for sandboxes without network: every packet is recorded and refused (spec: network).
 
 A sandbox without network has a default route into a TUN device. Flux holds its descriptor, reads what the sandbox
 sends and answers so that programs fail at once instead of waiting. Nothing is ever passed on.

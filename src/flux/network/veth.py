@@ -1,4 +1,4 @@
-"""Sandboxes that may reach TCP ports of any host but this one (40-network §3, §4). Needs root, ``ip`` and ``nft``.
+"""Sandboxes that may reach TCP ports of any host but this one (spec: network). Needs root, ``ip`` and ``nft``.
 
 Each sandbox gets a veth pair. Its end has an address of its own from ``10.219.0.0/16``; the host's end has the address
 that the sandbox's ``resolv.conf`` names, a route to the sandbox, and a table of rules named like the link. The rules

@@ -1,4 +1,4 @@
-"""How a sandbox's network is refused, filtered and observed (40-network §3, §4).
+"""How a sandbox's network is refused, filtered and observed (spec: network).
 
 A substrate makes the network namespace; what reads its packets or filters its traffic is handed in, so that
 substrates and network code need not know each other.

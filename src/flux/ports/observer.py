@@ -1,4 +1,4 @@
-"""Where the engine tells how it is doing, so that metrics are no concern of its own (20-sandboxes §6)."""
+"""Where the engine tells how it is doing, so that metrics are no concern of its own (spec: sandboxes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log: JSON lines, only ever appended, durable before the reply they belong to (30-speculation §8)."""
+"""The audit log: JSON lines, only ever appended, durable before the reply they belong to (spec: access)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remembered manifests: ``sandboxes/<id>/baseline.json`` (20-sandboxes §3)."""
+"""Remembered manifests: ``sandboxes/<id>/baseline.json`` (spec: sandboxes)."""
 
 from __future__ import annotations
 

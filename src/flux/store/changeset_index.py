@@ -128,7 +128,7 @@ def with_intent(tx: Transaction) -> list[Row]:
 
 
 def due(tx: Transaction, moment: Moment) -> list[Row]:
-    """Return the open changesets whose time is over (30-speculation §3)."""
+    """Return the open changesets whose time is over (spec: speculation)."""
     rows = tx.every(
         f"SELECT {_COLUMNS} FROM changesets WHERE state IN ('pending', 'approved') AND intent IS NULL AND {_DUE}",
         (moment.boot_id, moment.boot_ns, moment.wall),

@@ -1,4 +1,4 @@
-"""The directories of changesets: written aside, made durable, renamed into place (30-speculation §4).
+"""The directories of changesets: written aside, made durable, renamed into place (spec: speculation).
 
 ``<id>/meta.json`` is the truth about a changeset's state and is replaced as a whole; ``changes.json`` and ``base.json``
 are written once. ``blobs/`` holds one file per staged file, ``preimages/`` what text diffs need of the base.

@@ -1,4 +1,4 @@
-"""The SQL database of a state directory: SQLite in WAL mode, durable at every commit (10-architecture, Habits)."""
+"""The SQL database of a state directory: SQLite in WAL mode, durable at every commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of idempotency keys: which request made which sandbox (20-sandboxes §3)."""
+"""The table of idempotency keys: which request made which sandbox (spec: sandboxes)."""
 
 from __future__ import annotations
 

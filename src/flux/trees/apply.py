@@ -1,4 +1,4 @@
-"""Applying a changeset to the real workspace: all of it or nothing, whatever happens (30-speculation §5).
+"""Applying a changeset to the real workspace: all of it or nothing, whatever happens (spec: speculation).
 
 Staged contents are hashed again and the workspace is compared with what was reviewed; then the journal is made durable,
 new entries are built in the area, everything is synced, and entries are installed by renames that check what they

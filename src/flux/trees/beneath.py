@@ -1,4 +1,4 @@
-"""Opening entries of a workspace without ever leaving it: no link is followed, no mount is crossed (30 §5.4).
+"""Opening entries of a workspace without ever leaving it: no link is followed, no mount is crossed (spec: speculation).
 
 The kernel does the walk (``openat2``). Where it cannot (before Linux 5.6, a filter that refuses the call, or a path
 longer than a call takes) each component is opened by itself with ``O_NOFOLLOW`` and must lie on the root's mount.

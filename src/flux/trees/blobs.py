@@ -1,4 +1,4 @@
-"""The staged contents of a changeset, hashed again before an apply uses them (30-speculation §3, §5.1)."""
+"""The staged contents of a changeset, hashed again before an apply uses them (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture: from what a run left behind to a changeset's contents (30-speculation §1, §2).
+"""Capture: from what a run left behind to a changeset's contents (spec: speculation).
 
 The order matters. Everything is read, as the run saw it, before the first content is moved out of the throwaway tree.
 """

@@ -1,4 +1,4 @@
-"""The drift check: is the sandbox still what the changeset was reviewed against (30-speculation §5.2)."""
+"""The drift check: is the sandbox still what the changeset was reviewed against (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installing what was built: one rename a step, each displaced entry checked, then attributes and times (30 §5.4)."""
+"""Installing what was built: one rename a step, each displaced entry checked, then attributes and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inverse of an applied changeset, staged from what the apply kept, by links: free of copying (30 §5, Revert)."""
+"""The inverse of an applied changeset, staged from what the apply kept, by links: free of copying."""
 
 from __future__ import annotations
 

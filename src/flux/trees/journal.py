@@ -1,4 +1,4 @@
-"""The journal of an apply: enough, alone, to take the tree back to what it was (30-speculation §5.3).
+"""The journal of an apply: enough, alone, to take the tree back to what it was (spec: speculation).
 
 One file, ``journal``, in the changeset's directory. Its first record holds every step with its pre-image and is durable
 before the workspace is touched; ``prepared`` identifies the new entries and is durable before the first of them is

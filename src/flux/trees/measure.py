@@ -1,4 +1,4 @@
-"""The size of a workspace against its limit, before anything is copied (30-speculation §1)."""
+"""The size of a workspace against its limit, before anything is copied (spec: speculation)."""
 
 from __future__ import annotations
 

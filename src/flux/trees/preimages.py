@@ -1,4 +1,4 @@
-"""Pre-images: what text diffs need of the base, also after the real file has changed (30-speculation §2).
+"""Pre-images: what text diffs need of the base, also after the real file has changed (spec: speculation).
 
 A pre-image is named by its digest, in hexadecimal without the algorithm.
 """

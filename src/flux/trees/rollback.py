@@ -1,4 +1,4 @@
-"""Taking a tree back to what it was before an apply, from the journal alone (30-speculation §5, a crash at any point).
+"""Taking a tree back to what it was before an apply, from the journal alone (spec: speculation).
 
 Every step is judged by what is on disk, by inode, so that this can be interrupted and begun again any number of times.
 Only renames and metadata are needed, so it works on a full disk. What somebody changed after a crash is never

@@ -1,4 +1,4 @@
-"""One run's throwaway copy of a workspace: which engine makes it, and what is captured of it (30-speculation §1)."""
+"""One run's throwaway copy of a workspace: which engine makes it, and what is captured of it (spec: speculation)."""
 
 from __future__ import annotations
 

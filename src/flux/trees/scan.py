@@ -1,4 +1,4 @@
-"""Scans: what a workspace is right now, as a manifest, and what of it has changed since (30-speculation §1, §5.2).
+"""Scans: what a workspace is right now, as a manifest, and what of it has changed since (spec: speculation).
 
 The native scanner walks by descriptors, follows no link and crosses no mount. Here its findings become trustworthy:
 where times cannot tell two contents apart, contents are hashed.

@@ -1,4 +1,4 @@
-"""Staging: the new contents of a changeset, taken out of the throwaway tree by renames (30-speculation §2, §4)."""
+"""Staging: the new contents of a changeset, taken out of the throwaway tree by renames (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept after the commit so that the apply can be reverted, and the clearing of everything else (30 §5.5)."""
+"""What is kept after the commit so that the apply can be reverted, and the clearing of everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two kinds of workspace: a directory of the user's, or a writable layer over a template (20-sandboxes §1)."""
+"""The two kinds of workspace: a directory of the user's, or a writable layer over a template (spec: sandboxes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is calling: the owner of a unix socket's other end, or the bearer of a token (20-sandboxes §4)."""
+"""Who is calling: the owner of a unix socket's other end, or the bearer of a token (spec: access)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How errors travel over HTTP: one status per code, one shape for all (20-sandboxes §3, 30-speculation §7)."""
+"""How errors travel over HTTP: one status per code, one shape for all (spec: sandboxes, spec: speculation)."""
 
 from __future__ import annotations
 

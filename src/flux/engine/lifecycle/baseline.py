@@ -1,4 +1,4 @@
-"""Baselines: a remembered manifest, and what changed since (20-sandboxes §3)."""
+"""Baselines: a remembered manifest, and what changed since (spec: sandboxes)."""
 
 from __future__ import annotations
 

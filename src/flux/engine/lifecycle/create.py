@@ -1,4 +1,4 @@
-"""Creating sandboxes: what may be bound, names, time-outs, idempotency (20-sandboxes §1, §3)."""
+"""Creating sandboxes: what may be bound, names, time-outs, idempotency (spec: sandboxes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting sandboxes: in every state, leaving nothing (20-sandboxes §2)."""
+"""Deleting sandboxes: in every state, leaving nothing (spec: sandboxes)."""
 
 from __future__ import annotations
 

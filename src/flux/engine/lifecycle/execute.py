@@ -1,4 +1,4 @@
-"""Commands in the real sandbox: started with streams for the caller, or run to their end (20-sandboxes §3)."""
+"""Commands in the real sandbox: started with streams for the caller, or run to their end (spec: sandboxes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a sandbox's record to what a substrate starts, and from a request to a command (20-sandboxes §1, §3)."""
+"""From a sandbox's record to what a substrate starts, and from a request to a command (spec: sandboxes)."""
 
 from __future__ import annotations
 

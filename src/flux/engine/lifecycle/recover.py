@@ -1,4 +1,4 @@
-"""At the start: putting right what a crash left behind (30-speculation §5, 10-architecture "in-flight states")."""
+"""At the start: putting right what a crash left behind (spec: speculation)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _mend(context: Context, row: Row, found: Recovery) -> None:
 
 
 def _index_again(context: Context) -> None:
-    """Make the index anew from the changesets' own files, when the database is a new one (30-speculation §4)."""
+    """Make the index anew from the changesets' own files, when the database is a new one (spec: speculation)."""
     for changeset_id in context.stores.changesets.ids():
         try:
             record = context.stores.changesets.read(changeset_id)

@@ -1,4 +1,4 @@
-"""A command's streams, carried by one thread in bounded memory whatever the command writes (30-speculation §2)."""
+"""A command's streams, carried by one thread in bounded memory whatever the command writes (spec: speculation)."""
 
 from __future__ import annotations
 

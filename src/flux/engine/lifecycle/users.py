@@ -1,4 +1,4 @@
-"""Who a command runs as: the sandbox's own names and numbers, never the host's (20-sandboxes §1)."""
+"""Who a command runs as: the sandbox's own names and numbers, never the host's (spec: sandboxes)."""
 
 from __future__ import annotations
 

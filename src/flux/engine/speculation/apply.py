@@ -1,4 +1,4 @@
-"""Applying: the checks in the order of 30-speculation §5, the freeze, the commit, and what becomes of a failure."""
+"""Applying: the checks in their order, the freeze, the commit, and what becomes of a failure."""
 
 from __future__ import annotations
 

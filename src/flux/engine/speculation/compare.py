@@ -1,4 +1,4 @@
-"""Changesets of one sandbox side by side (30-speculation §5)."""
+"""Changesets of one sandbox side by side (spec: speculation)."""
 
 from __future__ import annotations
 

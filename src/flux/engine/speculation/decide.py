@@ -1,4 +1,4 @@
-"""Approving and rejecting (30-speculation §3, §5)."""
+"""Approving and rejecting (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def drive(
     instance: Instance, command: Command, *, timeout_seconds: float, output_bytes: int, guard: DiskGuard
 ) -> Outcome:
-    """Run ``command`` and return when every process of the execution is dead (30-speculation §1).
+    """Run ``command`` and return when every process of the execution is dead (spec: speculation).
 
     Raises:
         FluxError: ``exhausted`` if the disk ran full; what ``Instance.spawn`` raises.

@@ -1,4 +1,4 @@
-"""Writing a changeset out: a patch that ``git apply`` takes, or a tar with everything (30-speculation §5)."""
+"""Writing a changeset out: a patch that ``git apply`` takes, or a tar with everything (spec: speculation)."""
 
 from __future__ import annotations
 

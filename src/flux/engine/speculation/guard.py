@@ -1,4 +1,4 @@
-"""Keeps a run from filling the disk (30-speculation, cases 37)."""
+"""Keeps a run from filling the disk (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of a command in a throwaway copy of a sandbox's tree, up to the capture of what it changed (30 §1)."""
+"""One run of a command in a throwaway copy of a sandbox's tree, up to the capture of what it changed."""
 
 from __future__ import annotations
 

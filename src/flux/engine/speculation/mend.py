@@ -1,4 +1,4 @@
-"""Finishing what was interrupted: an intent that was never cleared, an apply that a crash cut off (30 §5).
+"""Finishing what was interrupted: an intent that was never cleared, an apply that a crash cut off (spec: speculation).
 
 Every in-flight state has one way on. Roll back: an apply whose state is still ``approved``. Drive on: everything else.
 """

@@ -1,4 +1,4 @@
-"""From a finished run, or an inverse, to the record that a changeset is kept by (30-speculation §2)."""
+"""From a finished run, or an inverse, to the record that a changeset is kept by (spec: speculation)."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _digest(sandbox_id: str, content: Content, covered: list[str]) -> str:
 
 
 def _life(context: Context, ttl_seconds: int | None) -> dict[str, Any]:
-    """Return when a changeset made now expires; the time asked for is clamped to 1 … the longest allowed (30 §3)."""
+    """Return when a changeset made now expires; the time asked for is clamped to 1 … the longest allowed."""
     caps = context.settings.caps
     asked = caps.ttl_default_seconds if ttl_seconds is None else ttl_seconds
     ttl = min(max(asked, 1), caps.ttl_max_seconds)

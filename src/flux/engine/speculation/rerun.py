@@ -1,4 +1,4 @@
-"""Repeating a changeset's command on the current base (30-speculation §5)."""
+"""Repeating a changeset's command on the current base (spec: speculation)."""
 
 from __future__ import annotations
 

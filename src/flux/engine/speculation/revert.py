@@ -1,4 +1,4 @@
-"""Reverting: a new changeset that holds the inverse of an applied one (30-speculation §5, Revert)."""
+"""Reverting: a new changeset that holds the inverse of an applied one (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speculating: run, capture, publish; and the dry run that keeps nothing (30-speculation §1, §2)."""
+"""Speculating: run, capture, publish; and the dry run that keeps nothing (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speculations that start from unapplied changesets (30-speculation §5, ``--from``).
+"""Speculations that start from unapplied changesets (spec: speculation, ``--from``).
 
 The base is copied, the parents are applied to the copy, and the run works on that. What the run changed is then told
 in terms of the real tree as it will be once the parents are applied.

@@ -1,4 +1,4 @@
-"""What time does: open changesets expire, finished ones are deleted, sandboxes come to their end (30 §3)."""
+"""What time does: open changesets expire, finished ones are deleted, sandboxes come to their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing a changeset's state so that a crash at any instant loses nothing (30-speculation §4).
+"""Changing a changeset's state so that a crash at any instant loses nothing (spec: speculation).
 
 The intent, with its audit line, is committed before ``meta.json`` changes; ``meta.json`` decides; the line is durable
 before the intent is cleared. Whatever is left in between, ``settle`` finishes, now or after a crash.

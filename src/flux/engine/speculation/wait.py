@@ -1,4 +1,4 @@
-"""Waiting for a decision, and for audit lines (30-speculation §5)."""
+"""Waiting for a decision, and for audit lines (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control groups of whichever kind the machine has: version 2, version 1, or both side by side (20-sandboxes §1).
+"""Control groups of whichever kind the machine has: version 2, version 1, or both side by side (spec: sandboxes).
 
 A sandbox gets one directory per hierarchy that is of use, named after the Flux process that made it, so that what a
 killed Flux left behind can be told from what is alive. Commands get directories below it, so that each can be killed

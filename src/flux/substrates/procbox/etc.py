@@ -1,4 +1,4 @@
-"""What a sandbox sees of the host's configuration: harmless files, and never a secret (20-sandboxes §1)."""
+"""What a sandbox sees of the host's configuration: harmless files, and never a secret (spec: sandboxes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a launch specification to the list of operations that the launcher carries out (20-sandboxes §1). Pure."""
+"""From a launch specification to the list of operations that the launcher carries out (spec: sandboxes). Pure."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _place(tree: str | Overlay, target: str, spec: LaunchSpec, host: Host) -> It
 
 
 def _options(overlay: Overlay, host: Host) -> str:
-    """With every property of a plain directory that the kernel can keep (30-speculation §1)."""
+    """With every property of a plain directory that the kernel can keep (spec: speculation)."""
     fidelity = "index=on,redirect_dir=on,metacopy=off" if host.initial and host.privileged else "userxattr"
     if host.initial and host.privileged and not overlay.throwaway:
         # Without it an overlay on this one, for a speculation, could not keep linked names together.

@@ -1,4 +1,4 @@
-"""Sandboxes that are process trees in namespaces of their own (20-sandboxes §1, procbox)."""
+"""Sandboxes that are process trees in namespaces of their own (spec: sandboxes, procbox)."""
 
 from __future__ import annotations
 

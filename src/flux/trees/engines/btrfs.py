@@ -1,4 +1,4 @@
-"""The engine ``snapshot``: a btrfs snapshot of the workspace's subvolume, made in constant time (30-speculation §1)."""
+"""The engine ``snapshot``: a btrfs snapshot of the workspace's subvolume, made in constant time (spec: speculation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engines ``copy`` and ``reflink``: an entry-by-entry copy, checked against the original (30-speculation §1).
+"""The engines ``copy`` and ``reflink``: an entry-by-entry copy, checked against the original (spec: speculation).
 
 ``reflink`` is the same where the file system shares the contents' extents, so that no content is read or written.
 """

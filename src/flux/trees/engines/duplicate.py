@@ -1,4 +1,4 @@
-"""Copying a whole tree from its manifest, with everything that a manifest knows, and holes (30-speculation §1)."""
+"""Copying a whole tree from its manifest, with everything that a manifest knows, and holes (spec: speculation)."""
 
 from __future__ import annotations
 

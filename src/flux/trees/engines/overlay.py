@@ -1,4 +1,4 @@
-"""The engine ``overlay``: a writable layer over the workspace, made in constant time (30-speculation §1).
+"""The engine ``overlay``: a writable layer over the workspace, made in constant time (spec: speculation).
 
 The substrate mounts it, with ``index=on,redirect_dir=on`` as root and ``userxattr`` otherwise; here its directories are
 made, and afterwards the layer is read.

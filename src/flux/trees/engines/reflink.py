@@ -1,4 +1,4 @@
-"""The engine ``reflink``: a copy that shares extents, where the file system can do that (30-speculation §1)."""
+"""The engine ``reflink``: a copy that shares extents, where the file system can do that (spec: speculation)."""
 
 from __future__ import annotations
 
