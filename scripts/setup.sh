@@ -149,7 +149,12 @@ native_parts() {
     mark native "$now"
 }
 
+byte_code() { # without it every command would compile what it loads, where the environment keeps Python from writing
+    .venv/bin/python -m compileall -q src/flux >.cache/compile.log 2>&1 || { cat .cache/compile.log >&2; exit 1; }
+}
+
 system_packages
 virtual_environment
 requirements
 native_parts
+byte_code
