@@ -30,22 +30,24 @@ class BaseContents:
 
     def open(self, path: str) -> int | None:
         """Open a file whose content is still the base's; ``None`` if it is not, or may not be read."""
+        descriptor = self._open(path)
+        if descriptor is not None and not self._is_same(descriptor, path):
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def _open(self, path: str) -> int | None:
         if path in self._moved:
             return None
         try:
-            descriptor = open_regular(self._root, path)
+            return open_regular(self._root, path)
         except OSError:
             return None
-        if self._is_same(descriptor, path):
-            return descriptor
-        os.close(descriptor)
-        return None
 
     def _is_same(self, descriptor: int, path: str) -> bool:
         status = os.fstat(descriptor)
-        fields = self._base[path].split(" ", 8)
-        now = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-        return now == tuple(int(field) for field in fields[4:8])
+        now = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+        return self._base[path].split(" ", 4)[4].startswith(now + " ")
 
     def digest(self, path: str) -> str | None:
         """Return the digest of a file of the base, and keep it in the base's manifest."""
@@ -53,11 +55,12 @@ class BaseContents:
         known = token.rpartition(" ")[2]
         if known != "-":
             return known
-        descriptor = self.open(path)
+        descriptor = self._open(path)
         if descriptor is None:
             return None
         try:
-            digest = hash_file(descriptor)
+            digest = _hash(descriptor, diff.size(token))
+            # A file that is afterwards what was scanned was so all the time: any write would show in its times.
             if not self._is_same(descriptor, path):
                 self._moved.add(path)
                 return None
@@ -65,6 +68,15 @@ class BaseContents:
             os.close(descriptor)
         self._base[path] = manifest.with_digest(token, digest)
         return digest
+
+
+def _hash(descriptor: int, size: int) -> str:
+    """Hash a file that has just been opened; with one call for a small one whose size is as expected."""
+    if size < _SMALL:
+        data = os.read(descriptor, _SMALL)
+        if len(data) == size:
+            return f"sha256:{hashlib.sha256(data).hexdigest()}"
+    return hash_file(descriptor)
 
 
 class RunContents:
@@ -108,10 +120,7 @@ class RunContents:
         except OSError:
             return None
         try:
-            data = os.read(descriptor, _SMALL)
-            if len(data) < _SMALL and len(data) == diff.size(self._observed.after[name]):
-                return f"sha256:{hashlib.sha256(data).hexdigest()}"
-            return hash_file(descriptor)
+            return _hash(descriptor, diff.size(self._observed.after[name]))
         finally:
             os.close(descriptor)
 

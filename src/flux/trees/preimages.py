@@ -15,6 +15,7 @@ from flux.ports.files import Files
 from flux.trees.contents import BaseContents
 
 _LOOKED_AT = 8192
+_BLOCK = 4096
 
 
 def name_of(digest: str) -> str:
@@ -30,11 +31,16 @@ def keep_preimages(changes: list[Change], base: BaseContents, preimages: int, ca
         before = change.before
         if before is None or before.type is not EntryType.FILE or before.digest is None or not _lost(change):
             continue
-        if before.digest in kept or not 0 < before.size <= min(left, caps.file_bytes):
+        if before.digest in kept or not 0 < before.size <= caps.file_bytes or _room(before.size) > left:
             continue
         if _keep(change.location, name_of(before.digest), base, preimages, files):
             kept.add(before.digest)
-            left -= before.size
+            left -= _room(before.size)
+
+
+def _room(size: int) -> int:
+    """Return what a file takes on disk: whole blocks, so that the budget bounds how many files there are, too."""
+    return -(-size // _BLOCK) * _BLOCK
 
 
 def _lost(change: Change) -> bool:

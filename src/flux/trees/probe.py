@@ -8,7 +8,6 @@ kernel and a user, and is remembered.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -87,6 +86,8 @@ def _remember(cache: str, known: dict[str, str], files: Files) -> None:
 
 
 def _try(root: int | None, scratch: str, descriptor: int, files: Files) -> str | None:
+    import subprocess  # only the first run of all needs it, and loading it takes as long as that run's scans
+
     remove_tree(files, Point.SCRATCH, descriptor, PROBE)
     files.make_directory(Point.SCRATCH, descriptor, PROBE)
     try:

@@ -158,8 +158,11 @@ class _Reader:
 
 def unsuitable(manifest: Manifest) -> str | None:
     """Return why a tree cannot be the lower layer of an overlay and look the same, or ``None``."""
+    text = "\n".join(manifest.values())  # one pass for the usual case, in which there is nothing to find
+    if "overlay." not in text and "\nc " not in text:
+        return None
     for path, token in manifest.items():
-        if "overlay." in token and (USER in token or TRUSTED in token):
+        if USER in token or TRUSTED in token:
             return f"{paths.printable(path)} carries extended attributes of an overlay"
         if token.startswith("c ") and is_whiteout(token):
             return f"{paths.printable(path)} is a character device 0:0, which an overlay takes for a deletion"
