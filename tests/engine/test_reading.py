@@ -124,6 +124,19 @@ def test_audit_lines_are_paged_and_awaited(kit: Kit, sandbox: Sandbox) -> None:
         kit.engine.audit(ADMIN, everything, 1, "7")
 
 
+def test_audit_lines_of_a_sandbox_are_found_by_its_name_and_by_its_id(kit: Kit) -> None:
+    sandbox = kit.sandbox(name="mine")
+    kit.sandbox(name="other")
+    for reference in ("mine", sandbox.id):
+        page = kit.engine.audit(ADMIN, AuditFilter(sandbox_id=reference), 10)
+        assert [line.sandbox_id for line in page.items] == [sandbox.id]
+        waited = kit.engine.wait_for_audit(ADMIN, AuditFilter(sandbox_id=reference), "0", 0)
+        assert waited.items == page.items
+    assert kit.engine.audit(ADMIN, AuditFilter(sandbox_id="sb" + "0" * 16), 10).items == []
+    with refused(Code.NOT_FOUND):
+        kit.engine.audit(ADMIN, AuditFilter(sandbox_id="nobody"), 10)
+
+
 def test_the_index_is_made_again_from_the_files(kit: Kit, sandbox: Sandbox) -> None:
     applied, open_one = kit.land(sandbox, "echo x > f"), kit.speculate(sandbox, "echo y > g")
     kit.engine.close()

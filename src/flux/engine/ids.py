@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 _RANDOM_BYTES = 8
 _SECRET_BYTES = 32
@@ -11,6 +12,11 @@ _SECRET_BYTES = 32
 def sandbox() -> str:
     """Return a new sandbox id."""
     return "sb" + os.urandom(_RANDOM_BYTES).hex()
+
+
+def is_sandbox(text: str) -> bool:
+    """Tell whether a text is a sandbox id, of one that is there or not."""
+    return re.fullmatch(r"sb[0-9a-f]{16}", text) is not None
 
 
 def changeset() -> str:

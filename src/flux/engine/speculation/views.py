@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from flux.core import access, paths
 from flux.core.access import Actor
 from flux.core.audit import AuditEvent, AuditFilter
 from flux.core.changeset import Changeset
 from flux.core.errors import Code, FluxError
 from flux.core.sandbox import Sandbox
-from flux.engine.context import Context
+from flux.engine import ids
+from flux.engine.context import Context, no_sandbox
 from flux.engine.results import ChangesetDetail, FileDiff, Health, OpenFile, Page
 from flux.engine.speculation import contents, lookup, sweep
 from flux.store import sandboxes
@@ -81,8 +84,23 @@ def _unchanged(record: Changeset, path: str) -> FluxError:
 
 def audit(context: Context, filters: AuditFilter, limit: int, cursor: str | None) -> Page[AuditEvent]:
     """List audit lines, oldest first."""
-    lines, end = context.stores.audit.read(filters, _limit(limit), position(context, cursor))
+    lines, end = context.stores.audit.read(by_id(context, filters), _limit(limit), position(context, cursor))
     return Page(items=lines, next_cursor=str(end))
+
+
+def by_id(context: Context, filters: AuditFilter) -> AuditFilter:
+    """Return the filters with the sandbox's id where they have its name. The log knows ids of sandboxes long gone.
+
+    Raises:
+        FluxError: ``not_found`` for what is neither.
+    """
+    if filters.sandbox_id is None or ids.is_sandbox(filters.sandbox_id):
+        return filters
+    with context.stores.database.reading() as tx:
+        found = sandboxes.find(tx, filters.sandbox_id)
+    if found is None:
+        raise no_sandbox(filters.sandbox_id)
+    return msgspec.structs.replace(filters, sandbox_id=found.id)
 
 
 def position(context: Context, cursor: str | None) -> int:

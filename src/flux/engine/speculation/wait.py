@@ -32,7 +32,7 @@ def wait_for_audit(
     context: Context, filters: AuditFilter, cursor: str | None, timeout_seconds: float
 ) -> Page[AuditEvent]:
     """Return matching audit lines after ``cursor`` as soon as there is one, or none when the time is over."""
-    audit = context.stores.audit
+    audit, filters = context.stores.audit, views.by_id(context, filters)
     position = audit.end() if cursor is None else views.position(context, cursor)
     deadline = time.monotonic() + timeout_seconds
     while True:
