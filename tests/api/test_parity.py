@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from flux.api.rest.server import HttpService, Listeners
 from flux.app import config
 from flux.app.addresses import Address, bind_tcp, bind_unix
 from flux.app.compose import compose
-from flux.core.access import Actor, Role
+from flux.app.open import local_actor
 from flux.core.errors import FluxError
 from flux.core.requests import Approve, CreateKey, CreateSandbox, Decide, DryRun, Exec, Speculate
 
@@ -89,7 +88,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     port = tcp.getsockname()[1]
     thread.start()
     assert serving.wait(30)
-    actor = Actor(name=f"uid:{os.geteuid()}", role=Role.ADMIN)
+    actor = local_actor()
     yield {
         "embedded": EmbeddedClient(engine, actor),
         "socket": HttpClient(f"unix:{place / 'socket'}"),

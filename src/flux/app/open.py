@@ -213,12 +213,7 @@ class LocalSession:
 
 def local_actor() -> Actor:
     """Return who works on a state directory of their own: the administrator, under the user's name."""
-    import pwd
-
+    from flux.api.rest.access import user_name
     from flux.core.access import Actor, Role
 
-    try:
-        name = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        name = f"uid {os.geteuid()}"
-    return Actor(name=name, role=Role.ADMIN)
+    return Actor(name=user_name(os.geteuid()), role=Role.ADMIN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import pwd
 import socket
 import struct
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,14 @@ def refuse_foreign_host(scope: Scope) -> None:
         )
 
 
+def user_name(uid: int) -> str:
+    """Return what this machine calls a user, the same with a daemon and without."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
 def actor_of(engine: Engine, scope: Scope) -> Actor:
     """Return who calls. Asks the store; not for the event loop.
 
@@ -87,12 +96,13 @@ def actor_of(engine: Engine, scope: Scope) -> Actor:
     if peer.uid is not None:
         if peer.uid not in (0, os.geteuid()):
             raise FluxError(Code.DENIED, f"cannot serve the user with id {peer.uid} here: use a key over HTTP")
-        return Actor(name=f"uid:{peer.uid}", role=Role.ADMIN)
+        return Actor(name=user_name(peer.uid), role=Role.ADMIN)
     scheme, _, token = (header(scope, b"authorization") or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise FluxError(
             Code.UNAUTHENTICATED,
-            "cannot tell who is calling: send the header Authorization: Bearer TOKEN (a key, or admin-token)",
+            "cannot tell who is calling: send a key in the header Authorization: Bearer KEY; fluxctl takes it from "
+            "FLUX_TOKEN or --token",
         )
     return engine.authenticate(token.strip())
 
