@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flux.core.errors import Code
@@ -13,6 +14,8 @@ from flux.core.requests import Approve, CreateSandbox, Decide, Exec, Speculate
 from flux.core.sandbox import Sandbox
 from flux.engine.engine import Engine
 from flux.network.sink import TunSink
+from flux.substrates.procbox import template
+from flux.substrates.procbox.host import read_host
 from flux.substrates.procbox.substrate import Procbox
 from tests.engine.kit import ADMIN, Kit, refused
 
@@ -35,6 +38,13 @@ def output(engine: Engine, command: str, user: str | None = None) -> str:
     result = engine.execute(ADMIN, "box", Exec(command=command, user=user))
     assert result.exit_code == 0, result.stderr.text
     return result.stdout.text.strip()
+
+
+def test_without_privileges_it_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    host = msgspec.structs.replace(read_host(), privileged=False)
+    with refused(Code.UNAVAILABLE):
+        template.prepare(str(tmp_path), host)
+    assert os.listdir(tmp_path) == []
 
 
 def test_it_shows_the_hosts_system_and_nothing_else_of_it(engine: Engine, sandbox: Sandbox) -> None:

@@ -49,8 +49,14 @@ def prepare(upper: str, host: Host) -> tuple[str, ...]:
     """Make the writable layer ``upper`` hide what is not the host's system, and return the lower layers.
 
     Raises:
-        FluxError: ``unavailable`` or ``exhausted`` if the layer cannot be written.
+        FluxError: ``unavailable`` without privileges; ``unavailable`` or ``exhausted`` if the layer cannot be written.
     """
+    if not host.privileged:  # to whom the kernel does not give the host's / as a layer, because of the mounts on it
+        raise FluxError(
+            Code.UNAVAILABLE,
+            "cannot make a workspace from the template base: only root can put a layer over the host's system; bind a "
+            "directory, use a template of your own, or run Flux with sudo",
+        )
     try:
         if not os.listdir(upper):
             _fill(upper, host)
