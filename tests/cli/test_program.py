@@ -98,6 +98,11 @@ def test_state_directory_and_server_exclude_each_other(tmp_path: Path) -> None:
     assert "exclude each other" in program.refused(64, "sandbox", "list")["message"]
 
 
+def test_what_a_command_line_lacks_is_told_in_one_line(embedded_program: Program) -> None:
+    assert "choose from: bash, zsh, fish;" in embedded_program.refused(64, "completion")["message"].lower()
+    assert "two changesets or more" in embedded_program.refused(64, "sandbox", "compare", "sb1", "cs1")["message"]
+
+
 def test_a_flag_wins_over_the_variable_for_the_other_way(tmp_path: Path) -> None:
     program = Program(["--state-dir", str(tmp_path / "state")], tmp_path, FLUX_SERVER="http://127.0.0.1:1")
     assert program("sandbox", "list")["items"] == []

@@ -160,6 +160,11 @@ def test_the_next_step_fits_the_state(fields: dict[str, Any], command: str) -> N
     assert fields.get("error", "") in text
 
 
+def test_a_changeset_approved_in_part_says_so() -> None:
+    assert "only this part" in shown(reply(state="approved", only=["/a"]))
+    assert "only this part" not in shown(reply(state="approved", only=None))
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"state": "applied", "revertible": False}, {"state": "applied", "reverted_by": "cs2"}, {"state": "rejected"}],

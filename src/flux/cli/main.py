@@ -144,7 +144,7 @@ def _as_flux_error(error: Exception) -> FluxError:
 
 
 def _usage(error: click.ClickException) -> str:
-    message = error.format_message().rstrip(".").removesuffix("?")
+    message = " ".join(error.format_message().split()).rstrip(".").removesuffix("?")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else PROGRAM
     if isinstance(error, click.NoSuchOption) and context is not None and _takes_command(context.command):

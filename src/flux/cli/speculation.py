@@ -133,6 +133,8 @@ def changeset(invocation: Invocation, sandbox: str, changeset: str, with_diff: b
 @pass_invocation
 def compare(invocation: Invocation, sandbox: str, changesets: tuple[str, ...]) -> None:
     """Show side by side what several changesets make of each path."""
+    if len(changesets) < 2:
+        raise click.UsageError("compare takes two changesets or more")
     reply = invocation.call("changeset.compare", sandbox=sandbox, query={"changeset": list(changesets)})
 
     def show(console: Console, found: Any) -> None:

@@ -102,6 +102,8 @@ def _facts(changeset: Reply, now: float) -> Iterator[tuple[str, str]]:
     yield "sandbox", changeset["sandbox_id"]
     if changeset["paths"] != ["/"]:
         yield "paths", ", ".join(printable(path) for path in changeset["paths"])
+    if changeset.get("only") is not None:
+        yield "kept", "only this part; the rest was dropped when it was approved"
     if changeset["state"] in ("pending", "approved"):
         yield "expires", words.until(changeset["expires_at"], now)
         yield "digest", changeset["digest"]

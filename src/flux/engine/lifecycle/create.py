@@ -200,8 +200,9 @@ def checked_workspace(context: Context, asked: str) -> str:
     if not asked.startswith("/") or "\0" in asked:
         raise _bad_workspace(shown, "its path is not absolute; give it from / on")
     if not os.path.isdir(asked):
-        reason = "it is not a directory" if os.path.lexists(asked) else "there is no such directory"
-        raise _bad_workspace(shown, f"{reason}; create it first")
+        if os.path.lexists(asked):
+            raise _bad_workspace(shown, "it is not a directory; give the directory that it is in")
+        raise _bad_workspace(shown, "there is no such directory; create it first")
     path = os.path.realpath(asked)
     if path == "/":
         raise _bad_workspace(shown, "/ would bind the whole host; give a project's directory")
