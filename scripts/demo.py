@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import pty
+import shlex
 import shutil
 import struct
 import subprocess
@@ -82,7 +83,9 @@ class Demo:
         if shutil.which("git"):
             for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "Greet"]):
                 identity = ["-c", "user.name=demo", "-c", "user.email=demo@example.org"]
-                subprocess.run(["git", *identity, *arguments], cwd=self.project, check=True)
+                # Signing, hooks or templates that this user has set up are no part of the demo.
+                plain = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+                subprocess.run(["git", *identity, *arguments], cwd=self.project, env=plain, check=True)
         self.command(["sh", "tests/run.sh"])
 
     def speculate(self, before: dict[str, object]) -> str:
@@ -211,7 +214,10 @@ def main() -> None:
     """Run the demo and remove what it made."""
     with tempfile.TemporaryDirectory(prefix="flux-demo-") as place:
         Demo(Path(place)).run()
-    print("\nDone; nothing is left behind.")
+    print(
+        "\nDone; nothing is left behind. To try it on a directory of yours, see First steps in README.md; before, do:"
+    )
+    print(f"  export PATH={shlex.quote(str(Path(FLUXCTL).parent))}:$PATH")
 
 
 if __name__ == "__main__":

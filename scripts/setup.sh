@@ -132,7 +132,7 @@ requirements() {
     local now
     now=$(digest "${base[@]}" "${more[@]}")
     if fresh "requirements-$goal" "$now"; then return 0; fi
-    say "installing the pinned requirements (${base[*]} ${more[*]})"
+    say "installing the pinned requirements into .venv, about a minute"
     for file in "${base[@]}" "${more[@]}"; do options+=(-r "$file"); done
     install --require-hashes "${options[@]}"
     mark "requirements-run" "$(digest "${base[@]}")"
