@@ -78,6 +78,7 @@ def test_insecure_is_a_choice(start_daemon: Callable[..., Daemon]) -> None:
     daemon.url = f"http://127.0.0.1:{port}"
     with daemon.anonymous() as client:
         assert client.get("/healthz").status_code == 200
+        assert client.get("/healthz", headers={"host": "flux.example"}).status_code == 200
 
 
 @pytest.mark.parametrize("listen", ["nonsense", ":80", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:-1"])

@@ -11,6 +11,7 @@ import pty
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -332,36 +333,25 @@ def test_half_an_upload_is_no_file(daemon: Daemon, http: httpx.Client, sandbox: 
 
 def test_a_wait_ends_with_the_decision(daemon: Daemon, client: HttpClient, sandbox: str) -> None:
     changeset = client.call("sandbox.speculate", sandbox=sandbox, body=Speculate(command="echo x > y"))["id"]
-    heard: list[Any] = []
-
-    def wait() -> None:
-        heard.append(
-            daemon.client().call("changeset.wait", sandbox=sandbox, changeset=changeset, query={"timeout_seconds": 60})
-        )
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    client.call("changeset.reject", sandbox=sandbox, changeset=changeset, body=Decide(comment="no"))
-    thread.join(30)
-    assert (heard[0]["state"], heard[0]["comment"]) == ("rejected", "no")
+    names = {"sandbox": sandbox, "changeset": changeset}
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(daemon.client().call, "changeset.wait", query={"timeout_seconds": 60}, **names)
+        client.call("changeset.reject", body=Decide(comment="no"), **names)
+        heard = waiting.result()
+    assert (heard["state"], heard["comment"]) == ("rejected", "no")
 
 
 def test_the_audit_log_can_be_awaited(daemon: Daemon, client: HttpClient, sandbox: str) -> None:
     cursor = None
     while (page := client.call("audit.list", query={"cursor": cursor, "limit": 500}))["items"]:
         cursor = page["next_cursor"]
-    heard: list[Any] = []
-
-    def wait() -> None:
+    with ThreadPoolExecutor(1) as beside:
         query = {"cursor": cursor, "wait_seconds": 60, "sandbox_id": sandbox}
-        heard.append(daemon.client().call("audit.list", query=query))
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    client.call("sandbox.speculate", sandbox=sandbox, body=Speculate(command="true"))
-    thread.join(30)
-    assert [line["event"] for line in heard[0]["items"]] == ["changeset.create"]
-    assert heard[0]["items"][0]["vm_id"] == sandbox
+        waiting = beside.submit(daemon.client().call, "audit.list", query=query)
+        client.call("sandbox.speculate", sandbox=sandbox, body=Speculate(command="true"))
+        heard = waiting.result()
+    assert [line["event"] for line in heard["items"]] == ["changeset.create"]
+    assert heard["items"][0]["vm_id"] == sandbox
 
 
 def test_a_flood_of_output_costs_no_memory(daemon: Daemon, http: httpx.Client, sandbox: str) -> None:

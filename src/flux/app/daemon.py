@@ -71,14 +71,14 @@ def run(options: Options) -> None:
             structlog.get_logger().info("ready", url=url, state_dir=printable(settings.state_dir), pid=os.getpid())
             print(f"fluxd is ready on {url}", flush=True)
 
-        app = _application(engine, metrics, settings)
+        app = _application(engine, metrics, settings, any_host=options.insecure)
         HttpService(app, listeners, ready, _Sweeper(engine).run).run()
         structlog.get_logger().info("stopping")
     structlog.get_logger().info("stopped")
     _end_process()
 
 
-def _application(engine: Engine, metrics: Metrics, settings: config.Config) -> ASGIApp:
+def _application(engine: Engine, metrics: Metrics, settings: config.Config, *, any_host: bool) -> ASGIApp:
     """Return the application, whose metrics count what runs at the moment they are read."""
     output_bytes = engine_settings(settings, persistent=True, admin_token=None).exec_output_bytes
 
@@ -86,7 +86,7 @@ def _application(engine: Engine, metrics: Metrics, settings: config.Config) -> A
         metrics.gauge("live_sandboxes", engine.health().running)
         return metrics.render()
 
-    return build(engine, logs.RequestLog(), render, exec_output_bytes=output_bytes)
+    return build(engine, logs.RequestLog(), render, exec_output_bytes=output_bytes, any_host=any_host)
 
 
 def _encrypted(options: Options) -> bool:

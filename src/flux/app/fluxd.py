@@ -13,7 +13,9 @@ from flux.core.errors import FluxError
 @click.option("--state-dir", "state_directory", metavar="DIR", help="State directory; else the configuration's.")
 @click.option("--listen", metavar="HOST:PORT", help="Address; port 0 lets the kernel choose. Default 127.0.0.1:7788.")
 @click.option("--config", "config_file", metavar="FILE", help="Configuration file in place of the usual ones.")
-@click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option(
+    "--insecure", is_flag=True, help="Listen without TLS beyond this machine, or behind a proxy; any Host is served."
+)
 @click.option("--tls-cert", "certificate", metavar="FILE", help="Certificate chain (PEM) to speak TLS with.")
 @click.option("--tls-key", "key", metavar="FILE", help="Private key (PEM) of the certificate.")
 @click.version_option(package_name="flux-sandbox")

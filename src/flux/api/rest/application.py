@@ -34,7 +34,12 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def build(
-    engine: Engine, observer: RequestObserver, metrics: Callable[[], bytes], *, exec_output_bytes: int
+    engine: Engine,
+    observer: RequestObserver,
+    metrics: Callable[[], bytes],
+    *,
+    exec_output_bytes: int,
+    any_host: bool = False,
 ) -> ASGIApp:
     """Return the application.
 
@@ -43,9 +48,10 @@ def build(
         observer: hears of every request.
         metrics: renders the Prometheus page.
         exec_output_bytes: how much of each output the reply of an exec holds.
+        any_host: answer for any Host header, as behind a proxy.
     """
     found = routes(engine, metrics, exec_output_bytes=exec_output_bytes)
-    return Guard(Router(found, redirect_slashes=False, default=_nowhere), observer)
+    return Guard(Router(found, redirect_slashes=False, default=_nowhere), observer, any_host=any_host)
 
 
 def routes(engine: Engine, metrics: Callable[[], bytes], *, exec_output_bytes: int) -> list[BaseRoute]:

@@ -51,10 +51,12 @@ class Guard:
     Args:
         app: what answers.
         observer: hears of every request.
+        any_host: answer for any Host header, as behind a proxy.
     """
 
-    def __init__(self, app: ASGIApp, observer: RequestObserver) -> None:
+    def __init__(self, app: ASGIApp, observer: RequestObserver, *, any_host: bool) -> None:
         self._app = app
+        self._any_host = any_host
         self._observer = observer
         self._running = 0
 
@@ -69,7 +71,8 @@ class Guard:
                 raise FluxError(
                     Code.UNAVAILABLE, "cannot take more requests at once: nothing was changed; try again soon"
                 )
-            refuse_foreign_host(scope)
+            if not self._any_host:
+                refuse_foreign_host(scope)
             await self._app(scope, receive, passage.send)
         except Exception as error:
             await passage.failed(receive, _innermost(error))

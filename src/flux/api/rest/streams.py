@@ -89,7 +89,7 @@ class Carrier:
         async with create_task_group() as group:
             for tap in taps:
                 group.start_soon(tap.run)
-            ended = await self._threads.stream(self.running.wait)
+            ended = await self._threads.end(self.running.wait)
             for tap in taps:
                 tap.command_ended()
         return ended or _killed()

@@ -13,6 +13,7 @@ Ts = TypeVarTuple("Ts")
 QUICK = 32
 RUNS = 128
 WAITS = 256
+EXECS = 1024
 
 SLOW_OPERATIONS = frozenset(
     {
@@ -38,6 +39,7 @@ class Threads:
         self._quick = CapacityLimiter(QUICK)
         self._runs = CapacityLimiter(RUNS)
         self._waits = CapacityLimiter(WAITS)
+        self._execs = CapacityLimiter(EXECS)
 
     def limiter(self, operation: str) -> CapacityLimiter:
         """Return the limit that an operation counts against."""
@@ -62,6 +64,6 @@ class Threads:
         with CancelScope(shield=True):
             await to_thread.run_sync(function, limiter=self._quick)
 
-    async def stream(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        """Run a step of a stream that may wait long, such as for the end of a command."""
-        return await to_thread.run_sync(function, *arguments, limiter=self._waits, abandon_on_cancel=True)
+    async def end(self, function: Callable[[], T]) -> T:
+        """Wait for the end of a command."""
+        return await to_thread.run_sync(function, limiter=self._execs, abandon_on_cancel=True)

@@ -313,7 +313,7 @@ export class ChangesetView {
       this.problem = error;
     }
     const problem = this.problem;
-    await this.changed();
+    await this.changed(sandbox);
     this.problem = problem;
     this.drawActions();
   }

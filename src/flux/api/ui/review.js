@@ -6,6 +6,7 @@ import { count, el, visible, when } from "./text.js";
 
 const ASKED_AT_ONCE = 6;
 const FALLBACK_POLL_MS = 10000;
+const REDRAW_MS = 30000;
 const GROUPS = [
   ["Waiting for a decision", ["pending"]],
   ["Approved, not applied", ["approved"]],
@@ -14,29 +15,35 @@ const GROUPS = [
 
 const place = (id) => document.getElementById(id);
 const names = new Map();
+const bySandbox = new Map();
 let all = [];
 let loaded = false;
 let following = new AbortController();
 
-const view = new ChangesetView(place("detail"), (id) => names.get(id) ?? id, refresh);
+const view = new ChangesetView(place("detail"), (id) => names.get(id) ?? id, (sandbox) => refresh(new Set([sandbox])));
 
-async function refresh() {
-  const sandboxes = await client.sandboxes();
-  for (const sandbox of sandboxes) names.set(sandbox.id, sandbox.name ?? sandbox.id);
-  const found = [];
-  const waiting = [...sandboxes];
+// Reads the changesets anew: those of some sandboxes, by id, or of all.
+async function refresh(ids = null) {
+  if (ids === null || ![...ids].every((id) => names.has(id))) {
+    names.clear();
+    for (const sandbox of await client.sandboxes()) names.set(sandbox.id, sandbox.name ?? sandbox.id);
+  }
+  for (const id of bySandbox.keys()) if (!names.has(id)) bySandbox.delete(id);
+  const waiting = ids === null ? [...names.keys()] : [...ids].filter((id) => names.has(id));
   const worker = async () => {
-    for (let sandbox = waiting.shift(); sandbox; sandbox = waiting.shift()) {
+    for (let id = waiting.shift(); id; id = waiting.shift()) {
       try {
-        found.push(...(await client.changesets(sandbox.id)));
+        bySandbox.set(id, await client.changesets(id));
       } catch (error) {
         // A sandbox that was deleted meanwhile has no changesets.
         if (error.code !== "not_found") throw error;
+        bySandbox.delete(id);
+        names.delete(id);
       }
     }
   };
   await Promise.all(Array.from({ length: ASKED_AT_ONCE }, worker));
-  all = found.sort((one, other) => other.created_at.localeCompare(one.created_at));
+  all = [...bySandbox.values()].flat().sort((one, other) => other.created_at.localeCompare(one.created_at));
   loaded = true;
   drawList();
   await drawDetail();
@@ -116,7 +123,8 @@ async function follow() {
     try {
       const page = await client.auditAfter(cursor, mine.signal);
       cursor = page.next_cursor ?? cursor;
-      if (page.items.length) await refresh();
+      const ids = new Set(page.items.map((line) => line.sandbox_id).filter(Boolean));
+      if (ids.size) await refresh(ids);
     } catch (error) {
       if (mine.signal.aborted) return;
       if (error.status === 401) return askForToken(error.message);
@@ -172,6 +180,7 @@ window.addEventListener("hashchange", () => {
   drawList();
   drawDetail().catch((error) => error.status === 401 && askForToken(error.message));
 });
+setInterval(() => loaded && client.hasToken() && drawList(), REDRAW_MS);
 place("leave").addEventListener("click", () => {
   client.forgetToken();
   location.reload();
