@@ -66,6 +66,17 @@ def test_the_root_s_time_stays_if_nothing_in_it_changed(world: World, memory: Pa
         assert world.workspace.stat().st_mtime == 77
 
 
+@pytest.mark.root
+def test_nothing_is_inherited_from_the_workspace_s_root(world: World, memory: Path) -> None:
+    shell("setfacl -d -m u:1:rwx .; chgrp 5 .; chmod 2770 .; echo a >f; mkdir d", world.workspace)
+    change = (
+        "umask 022; echo b >f; setfacl -b f; echo c >g; setfacl -b g; mkdir e; setfacl -bk e; chmod 755 e; chgrp 0 e g"
+    )
+    staging = world.speculate(lambda run: shell(f"{change}; mkfifo e/p; ln -s x e/l; mkdir d/sub", run), state=memory)
+    staging.apply()
+    assert differences(world.look(), staging.expected) == {}
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_more_than_may_be_kept(world: World, memory: Path, elsewhere: bool) -> None:
     shell("head -c 5000 /dev/zero >f; head -c 5000 /dev/zero >g", world.workspace)

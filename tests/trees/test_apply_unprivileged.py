@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -10,9 +11,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from flux.core.changeset import Change, Entry
 from flux.core.errors import Code, FluxError
+from flux.core.manifest import parse
 from flux.failpoints import Action
 from flux.testing.crash import Nth, count, die, in_child
 from tests.trees.kit import Staging, World, differences
@@ -109,6 +113,38 @@ def test_killed_at_every_call(home: Path) -> None:
         assert as_nobody(attempt) == 0, number
 
 
+def test_closed_directories_are_opened_again(home: Path) -> None:
+    """What was amended below a directory that nobody may enter any more is taken back, the directory first."""
+
+    def everything() -> None:
+        world = World(home)
+        shell("mkdir -p a/b; echo x >a/b/f; setfattr -n user.k -v 1 a/b", world.workspace)
+        before = world.look(directory_times=True)
+        staging = world.speculate(lambda run: shell("chmod 600 a/b/f; setfattr -n user.k -v 2 a/b", run))
+        closed = world.changeset("cs2")
+        closed.base = staging.base
+        known = {change.location: change for change in staging.changes}
+        closed.changes = [known["/a/b/f"], _closing(staging, "/a"), _closing(staging, "/a/b")]
+        try:
+            closed.apply(commit=_fail)
+        except FluxError as error:
+            assert error.code is Code.UNAVAILABLE, error
+        else:
+            raise AssertionError("it was applied")
+        assert differences(world.look(directory_times=True), before) == {}
+
+    assert as_nobody(everything) == 0
+
+
+def _fail() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def _closing(staging: Staging, path: str) -> Change:
+    before = Entry.of(parse(staging.base[path]))
+    return Change(path=path, before=before, after=msgspec.structs.replace(before, mode="0000"), attributes=("mode",))
+
+
 def test_an_owner_that_cannot_be_given_is_taken_back(home: Path) -> None:
     def everything() -> None:
         world = World(home)
@@ -118,8 +154,6 @@ def test_an_owner_that_cannot_be_given_is_taken_back(home: Path) -> None:
         foreign = next(change for change in staging.changes if change.location == "/d/g")
         index = staging.changes.index(foreign)
         assert foreign.after is not None
-        import msgspec
-
         after = msgspec.structs.replace(foreign.after, uid=12345)
         staging.changes[index] = msgspec.structs.replace(foreign, after=after)
         try:

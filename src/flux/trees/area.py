@@ -44,19 +44,14 @@ def same_mount(one: int, other: int) -> bool:
 
 
 def create(files: Files, where: Spot) -> int:
-    """Create the area and open it. Nothing in it inherits an ACL, a group or a mode from around it."""
+    """Create the area and open it. What is built in it must not inherit an ACL from around it."""
     directory, name = where
     files.make_directory(Point.APPLY_PREPARE, directory, name)
     area = os.open(name, DIRECTORY, dir_fd=directory)
     try:
-        status = os.fstat(area)
         for key in os.listxattr(area):
             if key.startswith("system.posix_acl"):
                 files.remove_xattr(Point.APPLY_PREPARE, directory, name, key)
-        if status.st_gid != os.getegid():
-            files.set_owner(Point.APPLY_PREPARE, directory, name, os.geteuid(), os.getegid())
-        if stat.S_IMODE(os.fstat(area).st_mode) != 0o700:
-            files.set_mode(Point.APPLY_PREPARE, directory, name, 0o700)
     except BaseException:
         os.close(area)
         raise

@@ -16,6 +16,8 @@ _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _CAPABILITY = "security.capability"  # the kernel drops it with a change of owner
 _ACL = "system.posix_acl_access"  # and rewrites this with a change of mode
 _SET_ID = 0o6000
+_WRITE = 0o200
+OPEN = 0o600  # what an owner needs to read and to change an entry's attributes
 # The kernel's and the security modules' own; they describe the machine and are never carried.
 _FOREIGN = ("security.selinux", "security.ima", "security.evm", "security.SMACK64", "security.apparmor")
 # What the overlay left on an inode that came out of its upper layer. It must not reach the workspace.
@@ -50,6 +52,16 @@ def xattrs(target: int | str) -> dict[str, bytes]:
     return {key: os.getxattr(target, key) for key in keys if not key.startswith(_FOREIGN)}
 
 
+def read_closed(files: Files, step: Point, spot: Spot) -> tuple[os.stat_result, Attributes]:
+    """Do what ``read`` does for an owner without privileges, whom the mode may forbid it: it is opened first."""
+    directory, name = spot
+    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    mode = stat.S_IMODE(status.st_mode)
+    if os.geteuid() != 0 and mode & OPEN != OPEN and not stat.S_ISLNK(status.st_mode):
+        files.set_mode(step, directory, name, mode | OPEN)
+    return read(spot)
+
+
 def wanted(entry: Entry) -> Attributes:
     """Return the attributes that an entry of a changeset asks for."""
     return Attributes(entry.mode_bits, entry.uid, entry.gid, entry.mtime_ns, entry.xattr_values if entry.xattrs else {})
@@ -60,21 +72,26 @@ def settle(
 ) -> None:
     """Make an entry's attributes ``new``, with no call for what is right already.
 
-    The order matters: a change of owner drops set-id bits and capabilities, a change of mode rewrites an ACL, and an
-    ACL rewrites the mode.
+    The order matters: a change of owner drops set-id bits and capabilities, a user's attributes can be set only while
+    the mode allows to write, a change of mode rewrites an ACL, and an ACL rewrites the mode.
     """
     directory, name = spot
     moved = (current.uid, current.gid) != (new.uid, new.gid)
     if moved:
         files.set_owner(step, directory, name, new.uid, new.gid)
-    if current.xattrs:
-        _remove_stale(files, step, spot, current, new)
-    changed = not symlink and (moved or current.mode != new.mode)
+    fresh = {key: value for key, value in new.xattrs.items() if moved or current.xattrs.get(key) != value}
+    mode = current.mode
+    if (fresh or current.xattrs != new.xattrs) and not symlink and not mode & _WRITE and os.geteuid() != 0:
+        mode |= _WRITE
+        files.set_mode(step, directory, name, mode)
+    _remove_stale(files, step, spot, current, new)
+    for key in fresh.keys() - {_ACL}:
+        files.set_xattr(step, directory, name, key, fresh[key])
+    changed = not symlink and (moved or mode != new.mode)
     if changed:
         files.set_mode(step, directory, name, new.mode)
-    for key, value in new.xattrs.items():
-        if moved or changed or current.xattrs.get(key) != value:
-            files.set_xattr(step, directory, name, key, value)
+    if _ACL in fresh or (changed and _ACL in new.xattrs):
+        files.set_xattr(step, directory, name, _ACL, new.xattrs[_ACL])
     if current.mtime_ns != new.mtime_ns:
         files.set_times(step, directory, name, new.mtime_ns)
 
@@ -96,11 +113,11 @@ def before_ours(current: Attributes, old: Attributes, new: Attributes, *, direct
     What is neither the old nor the new value somebody else has set since, and it stays. A directory's mtime is always
     the old one: every step in it changed it.
     """
-    dropped = {old.mode & ~_SET_ID, new.mode & ~_SET_ID}
+    meanwhile = {mode for end in (old.mode, new.mode) for mode in (end & ~_SET_ID, end | _WRITE, end | OPEN)}
     owner = (current.uid, current.gid)
     uid, gid = (old.uid, old.gid) if owner == (new.uid, new.gid) else owner
     return Attributes(
-        old.mode if current.mode == new.mode or current.mode in dropped else current.mode,
+        old.mode if current.mode == new.mode or current.mode in meanwhile else current.mode,
         uid,
         gid,
         old.mtime_ns if directory or current.mtime_ns == new.mtime_ns else current.mtime_ns,

@@ -190,7 +190,7 @@ class RollBack:
             return
         if _inode(spot) != amended.inode:
             return  # somebody put another entry there; its attributes are its own
-        status, current = metadata.read(spot)
+        status, current = metadata.read_closed(self._files, _STEP, spot)
         target = metadata.before_ours(current, amended.old, amended.new, directory=stat.S_ISDIR(status.st_mode))
         symlink = stat.S_ISLNK(status.st_mode)
         metadata.settle(self._files, _STEP, spot, current, target, symlink=symlink)
