@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -68,17 +69,21 @@ def stop(config: Config) -> DaemonStatus:
     if holder is None or holder.role != "daemon":
         raise FluxError(Code.NOT_FOUND, f"cannot stop the daemon of {shown}: none runs")
     try:
-        os.kill(holder.pid, signal.SIGTERM)
+        process = os.pidfd_open(holder.pid)
     except ProcessLookupError:
-        pass
+        return _status(config, None)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        # The lock goes before the process does, which until its very end has its log open.
+        ended, _, _ = select.select([process], [], [], _STOP_SECONDS)
+    except ProcessLookupError:
+        ended = [process]
     except PermissionError as error:
         raise FluxError(Code.DENIED, f"cannot stop the daemon of {shown}: process {holder.pid} is not yours") from error
-    deadline = time.monotonic() + _STOP_SECONDS
-    while time.monotonic() < deadline:
-        present = lock.peek(config.state_dir)
-        if present is None or present.pid != holder.pid:
-            return _status(config, None)
-        time.sleep(_POLL_SECONDS)
+    finally:
+        os.close(process)
+    if ended:
+        return _status(config, None)
     raise FluxError(
         Code.UNAVAILABLE,
         f"cannot stop the daemon of {shown}: process {holder.pid} still runs after {_STOP_SECONDS:.0f} seconds; "
