@@ -18,8 +18,17 @@ _ACL = "system.posix_acl_access"  # and rewrites this with a change of mode
 _SET_ID = 0o6000
 _WRITE = 0o200
 OPEN = 0o600  # what an owner needs to read and to change an entry's attributes
-# The kernel's and the security modules' own; they describe the machine and are never carried.
-_FOREIGN = ("security.selinux", "security.ima", "security.evm", "security.SMACK64", "security.apparmor")
+# The machine's own labels, and file systems' own views of other attributes: a scan does not see them, and what is in no
+# base must be neither set nor removed. XFS shows an ACL a second time, and removing it once removes both.
+_FOREIGN = (
+    "security.selinux",
+    "security.ima",
+    "security.evm",
+    "security.SMACK64",
+    "security.apparmor",
+    "trusted.SGI_ACL_",
+    "btrfs.",
+)
 # What the overlay left on an inode that came out of its upper layer. It must not reach the workspace.
 _OVERLAY = ("trusted.overlay.", "user.overlay.")
 _NO_XATTRS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
@@ -49,7 +58,11 @@ def xattrs(target: int | str) -> dict[str, bytes]:
         if error.errno in _NO_XATTRS:
             return {}
         raise
-    return {key: os.getxattr(target, key) for key in keys if not key.startswith(_FOREIGN)}
+    return {key: os.getxattr(target, key) for key in keys if _is_carried(key)}
+
+
+def _is_carried(key: str) -> bool:
+    return not key.startswith(_FOREIGN) and (key.startswith("system.posix_acl_") or not key.startswith("system."))
 
 
 def read_closed(files: Files, step: Point, spot: Spot) -> tuple[os.stat_result, Attributes]:
