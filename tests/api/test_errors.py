@@ -70,7 +70,8 @@ def test_an_unknown_field_names_the_nearest(
 
 
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=501", "limit=x", "limit=1&limit=2", "limti=1", "cursor=%ff%fe", "cursor=nonsense"]
+    "query",
+    ["limit=0", "limit=501", "limit=x", "limit=%ff", "limit=1&limit=2", "limti=1", "cursor=%ff%fe", "cursor=nonsense"],
 )
 def test_a_wrong_query_is_refused(http: httpx.Client, query: str) -> None:
     refused(http.get(f"/v1/sandboxes?{query}"), 400, "invalid")
@@ -95,6 +96,25 @@ def test_parameters_where_none_are_taken_are_refused(http: httpx.Client) -> None
 )
 def test_an_unknown_route_is_404(http: httpx.Client, path: str) -> None:
     refused(http.get(path), 404, "not_found")
+
+
+@pytest.mark.parametrize("path", ["/", "/ui/", "/v1/sandboxes", "/v1/doctor", "/metrics"])
+def test_a_newline_makes_another_route(http: httpx.Client, path: str) -> None:
+    refused(http.get(f"{path}%0a"), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/sandboxes/%ff"),
+        ("DELETE", "/v1/sandboxes/%ff"),
+        ("GET", "/v1/sandboxes/%ff/changesets/%ff"),
+        ("POST", "/v1/sandboxes/%ff/changesets/%ff/apply"),
+        ("DELETE", "/v1/keys/%ff"),
+    ],
+)
+def test_an_id_that_is_no_text_is_nobodys(http: httpx.Client, method: str, path: str) -> None:
+    refused(http.request(method, path), 404, "not_found")
 
 
 def test_an_encoded_slash_is_no_other_route(http: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -103,6 +104,26 @@ def test_a_killed_holder_leaves_nothing_to_clean_up(directory: Path) -> None:
     other.end()
     assert (directory / "lock").stat().st_size > 0
     assert lock.peek(str(directory)) is None
+    held = take(directory)
+    assert isinstance(held, lock.StateLock)
+    held.release()
+
+
+def test_a_released_lock_keeps_its_block_so_that_a_full_disk_locks_nobody_out(directory: Path) -> None:
+    held = take(directory)
+    assert isinstance(held, lock.StateLock)
+    held.release()
+    assert (directory / "lock").read_bytes() == b"\n"
+
+
+def test_a_lock_that_cannot_be_written_is_refused_and_free(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, pytest.raises(FluxError) as caught:
+        patch.setattr(os, "pwrite", full)
+        take(directory)
+    assert caught.value.code is Code.EXHAUSTED
     held = take(directory)
     assert isinstance(held, lock.StateLock)
     held.release()

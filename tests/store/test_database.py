@@ -145,3 +145,10 @@ def test_a_time_is_over_by_the_boot_clock_in_its_boot_and_by_the_wall_clock_late
     boot_id: str, boot_ns: int, wall: float, over: bool
 ) -> None:
     assert Moment(wall=50.0, boot_id="now", boot_ns=100).after(boot_id, boot_ns, wall) is over
+
+
+def test_text_that_is_not_utf8_is_nothing_that_was_stored(database: Database) -> None:
+    with database.transaction() as tx:
+        tx.execute("INSERT INTO keys (id, name, role, secret_sha256, created_at) VALUES ('k', 'n', 'user', 's', 0)")
+        assert tx.one("SELECT id FROM keys WHERE name = ?", ("n\udcff",)) is None
+        assert tx.every("SELECT id FROM keys WHERE name <> ?", ("\ud800",)) == [("k",)]

@@ -100,6 +100,8 @@ def _convert(shape: type[QueryStruct], values: dict[str, Any]) -> QueryStruct:
         return msgspec.convert(values, shape, strict=False)
     except msgspec.ValidationError as error:
         raise _refusal("query", error, shape) from None
+    except UnicodeEncodeError:  # a number or a choice, spelled with bytes that are no text
+        raise FluxError(Code.INVALID, "cannot read the query: a text in it is not UTF-8") from None
 
 
 def require_one_reply(body: msgspec.Struct | None) -> None:

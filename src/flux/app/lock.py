@@ -24,6 +24,7 @@ Role = Literal["daemon", "embedded"]
 LOCK_NAME = "lock"
 _POLL_SECONDS = 0.02
 _HOLDER_BYTES_MAX = 65536
+_NOBODY = b"\n"
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,25 +42,29 @@ class StateLock:
     def __init__(self, descriptor: int, holder: Holder) -> None:
         self._descriptor: int | None = descriptor
         self._holder = holder
-        self._write(holder)
+        _write(descriptor, msgspec.json.encode(holder))
 
     def announce(self, url: str) -> None:
         """Tell others where this daemon listens, once it does."""
-        self._write(msgspec.structs.replace(self._holder, url=url))
-
-    def _write(self, holder: Holder) -> None:
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, msgspec.json.encode(holder), 0)
+            _write(self._descriptor, msgspec.json.encode(msgspec.structs.replace(self._holder, url=url)))
 
     def release(self) -> None:
         """Let the next one in. Idempotent."""
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
-        # An empty file says "nobody": who takes the lock next must not be taken for this process meanwhile.
-        os.ftruncate(descriptor, 0)
-        os.close(descriptor)
+        try:
+            # Who takes the lock next must not be taken for this process meanwhile.
+            _write(descriptor, _NOBODY)
+        finally:
+            os.close(descriptor)
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    """Replace the file's text in place: it keeps its block, so that a full disk does not lock everybody out."""
+    os.pwrite(descriptor, text, 0)
+    os.ftruncate(descriptor, len(text))
 
 
 def prepare_state_directory(path: str) -> None:
@@ -96,7 +101,7 @@ def try_lock(state_directory: str, role: Role, command: str) -> StateLock | Hold
         command: how to name this process to whoever has to wait for it; free of arguments, which may hold secrets.
 
     Raises:
-        FluxError: ``denied`` or ``unavailable`` if the lock file cannot be opened.
+        FluxError: ``denied``, ``exhausted`` or ``unavailable`` if the lock file cannot be opened or written.
     """
     path = os.path.join(state_directory, LOCK_NAME)
     try:
@@ -112,7 +117,11 @@ def try_lock(state_directory: str, role: Role, command: str) -> StateLock | Hold
             return _read_holder(descriptor)
         finally:
             os.close(descriptor)
-    return StateLock(descriptor, Holder(pid=os.getpid(), role=role, command=command))
+    try:
+        return StateLock(descriptor, Holder(pid=os.getpid(), role=role, command=command))
+    except OSError as error:
+        os.close(descriptor)
+        raise _refusal(_code(error), state_directory, f"its file {LOCK_NAME}: {_reason(error)}") from error
 
 
 def peek(state_directory: str) -> Holder | None:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from flux.core.errors import Code, FluxError
+from flux.core.paths import is_utf8
 from flux.failpoints import Point, reach
 from flux.ports.clock import Clock
 
@@ -49,12 +50,20 @@ class Transaction:
 
     def one(self, query: str, parameters: Sequence[Value] = ()) -> tuple[Any, ...] | None:
         """Return the first row."""
-        row: tuple[Any, ...] | None = self._connection.execute(query, parameters).fetchone()
+        row: tuple[Any, ...] | None = self._connection.execute(query, _comparable(parameters)).fetchone()
         return row
 
     def every(self, query: str, parameters: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         """Return all rows."""
-        return self._connection.execute(query, parameters).fetchall()
+        return self._connection.execute(query, _comparable(parameters)).fetchall()
+
+
+def _comparable(parameters: Sequence[Value]) -> list[Value]:
+    """Return what a query compares with. Text that is not UTF-8 was never stored: as bytes it equals no text."""
+    return [
+        value.encode("utf-8", "surrogatepass") if isinstance(value, str) and not is_utf8(value) else value
+        for value in parameters
+    ]
 
 
 class Database:

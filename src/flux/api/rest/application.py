@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -60,10 +61,10 @@ def routes(engine: Engine, metrics: Callable[[], bytes], *, exec_output_bytes: i
     resources = [_route(path, methods) for path, methods in _by_path(engine, threads, exec_output_bytes).items()]
     return [
         *resources,
-        Route("/openapi.json", Resource({"GET": _openapi})),
-        Route("/metrics", Resource({"GET": _Metrics(engine, threads, metrics)})),
-        Route("/", Resource({"GET": _front})),
-        *(Route(path, Resource({"GET": page.serve})) for path in page.ROUTES),
+        _Whole("/openapi.json", Resource({"GET": _openapi})),
+        _Whole("/metrics", Resource({"GET": _Metrics(engine, threads, metrics)})),
+        _Whole("/", Resource({"GET": _front})),
+        *(_Whole(path, Resource({"GET": page.serve})) for path in page.ROUTES),
         WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(engine, threads)),
     ]
 
@@ -78,7 +79,15 @@ def _by_path(engine: Engine, threads: Threads, exec_output_bytes: int) -> dict[s
 
 
 def _route(path: str, methods: Mapping[str, Endpoint]) -> Route:
-    return Route(path.replace("...}", ":rest}"), Resource(methods))
+    return _Whole(path.replace("...}", ":rest}"), Resource(methods))
+
+
+class _Whole(Route):
+    """A route that matches whole paths: Starlette's own overlooks a newline at the end."""
+
+    def __init__(self, path: str, endpoint: Resource) -> None:
+        super().__init__(path, endpoint)
+        self.path_regex = re.compile(self.path_regex.pattern.removesuffix("$") + r"\Z")
 
 
 class _Rest(Convertor[str]):
