@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -193,8 +194,11 @@ def test_what_is_not_http_does_not_hurt(daemon: Daemon, request_bytes: bytes) ->
         assert client.get("/healthz").status_code == 200
 
 
-def test_an_error_can_be_found_in_the_log(daemon: Daemon, http: httpx.Client) -> None:
-    reply = http.get("/v1/sandboxes/sbnone")
+def test_an_error_can_be_found_in_the_log(start_daemon: Callable[..., Daemon]) -> None:
+    daemon = start_daemon()
+    with daemon.http() as client:
+        reply = client.get("/v1/sandboxes/sbnone")
+    assert daemon.stop() == 0
     found = [line for line in daemon.records() if line.get("request_id") == reply.headers["x-request-id"]]
     assert len(found) == 1
     assert found[0]["operation"] == "sandbox.get"
@@ -202,10 +206,14 @@ def test_an_error_can_be_found_in_the_log(daemon: Daemon, http: httpx.Client) ->
     assert found[0]["latency_ms"] >= 0
 
 
-def test_no_secret_is_logged(daemon: Daemon, http: httpx.Client) -> None:
-    made = http.post("/v1/keys", json={"name": "unlogged", "role": "agent"}).json()
+def test_no_secret_is_logged(start_daemon: Callable[..., Daemon]) -> None:
+    daemon = start_daemon()
+    with daemon.http() as client:
+        made = client.post("/v1/keys", json={"name": "unlogged", "role": "agent"}).json()
     with daemon.http(made["key"]) as holder:
-        holder.get("/v1/sandboxes")
+        assert holder.get("/v1/sandboxes").status_code == 200
+    assert daemon.stop() == 0
     text = daemon.log.read_text()
+    assert '"operation": "keys.create"' in text
     assert daemon.token not in text
     assert made["key"] not in text
