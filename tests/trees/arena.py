@@ -20,7 +20,9 @@ from flux.trees.scan import scan, with_content
 from flux.trees.workspace import Workspace
 
 SHELL_ENVIRONMENT = {"PATH": os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin", "LC_ALL": "C.UTF-8"}
-TIMEOUT_SECONDS = 120
+# Ends a script with everything it started.
+BOUNDED = ("timeout", "--kill-after=5", "120")
+TIMED_OUT = 124
 OPTIONS_ROOT = "index=on,redirect_dir=on,metacopy=off"
 OPTIONS_USER = "userxattr"
 
@@ -185,7 +187,8 @@ class View:
             run(script, Path(self.path), check=False)
             return
         command = ["nsenter", "-t", str(self._holder.pid), *self._enter, "bash", "-c", 'cd "$1" && eval "$2"', "bash"]
-        subprocess.run([*command, self._target, script], check=False, env=SHELL_ENVIRONMENT, timeout=TIMEOUT_SECONDS)
+        done = subprocess.run([*BOUNDED, *command, self._target, script], check=False, env=SHELL_ENVIRONMENT)
+        assert done.returncode != TIMED_OUT, f"the script hangs: {script}"
 
     def close(self) -> None:
         """Unmount."""
@@ -196,7 +199,10 @@ class View:
 
 def run(script: str, where: Path, *, check: bool = True) -> None:
     """Run a shell script."""
-    subprocess.run(["bash", "-c", script], cwd=where, check=check, env=SHELL_ENVIRONMENT, timeout=TIMEOUT_SECONDS)
+    done = subprocess.run([*BOUNDED, "bash", "-c", script], cwd=where, check=False, env=SHELL_ENVIRONMENT)
+    assert done.returncode != TIMED_OUT, f"the script hangs: {script}"
+    if check:
+        done.check_returncode()
 
 
 def facts(where: Path) -> Tree:

@@ -43,7 +43,7 @@ ONE_PATH = {
 TWO_PATHS = {
     "move": "mv -f -T {a} {b}",
     "move-into": "mv -f {a} {b}",
-    "copy": "cp -a -T {a} {b}",
+    "copy": "cp -a -T --remove-destination {a} {b}",
     "link": "ln -f {a} {b}",
     "symlink": "ln -sfn {a} {b}",
     "swap": "mv -T {a} swap && mv -T {b} {a}; mv -T swap {b}",
