@@ -209,7 +209,8 @@ def look(top: Path, *, nested_from: str | None = None) -> Tree:
 
 def _facts(raw: bytes, status: os.stat_result, links: tuple[str, ...]) -> Facts:
     kind = stat.filemode(status.st_mode)[0]
-    names = os.listxattr(raw, follow_symlinks=False)
+    # XFS shows an ACL a second time, under a name of its own.
+    names = [name for name in os.listxattr(raw, follow_symlinks=False) if not name.startswith("trusted.SGI_ACL_")]
     return Facts(
         kind=kind,
         mode=oct(stat.S_IMODE(status.st_mode)),
