@@ -121,6 +121,8 @@ def test_a_part_can_be_approved(flux: Program, sandbox: str, workspace: Path) ->
     made = speculate(flux, sandbox, "mkdir new; echo 1 > new/a; echo 2 > b")
     approved = flux("sandbox", "approve", sandbox, made["id"], "--only", "/new/a")
     assert paths(approved, "added") == ["/new", "/new/a"]
+    assert made["side_effects"]["replayable"] == ["3 file changes under /work"]
+    assert approved["side_effects"]["replayable"] == ["2 file changes under /work"]
     flux("sandbox", "apply", sandbox, made["id"])
     assert (workspace / "new" / "a").exists()
     assert not (workspace / "b").exists()

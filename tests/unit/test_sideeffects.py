@@ -50,7 +50,7 @@ def test_wording(egress: Egress, enforced: bool, observed: Sequence[Flow] | None
     assert result.enforced is enforced
     assert result.destinations == list(egress.destinations)
     assert result.observed == observed
-    assert result.replayable == ["3 file change(s) under /work"]
+    assert result.replayable == ["3 file changes under /work"]
     assert result.non_replayable == lines
 
 

@@ -25,9 +25,14 @@ def report(egress: Egress, *, enforced: bool, observed: Sequence[Flow] | None, c
         enforced=enforced,
         destinations=list(egress.destinations),
         observed=None if observed is None else list(observed),
-        replayable=[f"{changes} file change(s) under {place}"] if changes else [],
+        replayable=replayable(changes, place),
         non_replayable=_possible(egress, enforced) if observed is None else _happened(observed),
     )
+
+
+def replayable(changes: int, place: str) -> list[str]:
+    """Return what an apply of so many file changes reproduces, in words."""
+    return [f"{changes} file {'change' if changes == 1 else 'changes'} under {place}"] if changes else []
 
 
 def _happened(observed: Sequence[Flow]) -> list[str]:

@@ -34,7 +34,10 @@ from flux.store import idempotency, keys, sandboxes
 _NANOSECONDS = 1_000_000_000
 _TTL_MAX_SECONDS = 10 * 365 * 86400
 _KEY_CHARACTERS_MAX = 255
-_CPUS_MAX = 1024.0
+# What the kernel takes: more memory or processes overflow its counters, and less time is no share of a period.
+_MEMORY_MIB_MAX = 1 << 40
+_PIDS_MAX = (1 << 22) - 1
+_CPUS = (0.01, 1024.0)
 
 
 def create_sandbox(context: Context, actor: Actor, request: CreateSandbox, key: str | None) -> Sandbox:
@@ -123,9 +126,9 @@ def _sandbox(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:
         net_ports=checked_ports(request.net_ports),
         mounts=_checked_mounts(context, actor, request.mounts),
         environment=checked_text(checked_environment(dict(request.environment)), "environment"),
-        memory_mib=_at_least(request.memory_mib, "memory_mib", 1),
+        memory_mib=_within(request.memory_mib, "memory_mib", _MEMORY_MIB_MAX),
         cpus=_checked_cpus(request.cpus),
-        pids=_at_least(request.pids, "pids", 1),
+        pids=_within(request.pids, "pids", _PIDS_MAX),
         ttl_seconds=ttl,
         expires_at=None if ttl is None else moment.wall + ttl,
         boot_id=moment.boot_id,
@@ -231,7 +234,9 @@ def _checked_mount(mount: MountRequest, state: Extent) -> SandboxMount:
     target = paths.normalise(mount.target)
     source = os.path.realpath(mount.source)
     reason = None
-    if not mount.source.startswith("/") or not os.path.isdir(source) or source == "/":
+    if mount.source.startswith("/") and not os.path.lexists(source):
+        reason = "its source does not exist"
+    elif not mount.source.startswith("/") or not os.path.isdir(source) or source == "/":
         reason = "its source is not the absolute path of a directory below /"
     elif any(paths.is_within(target, place) for place in RESERVED_TARGETS) or target == paths.ROOT:
         reason = "its target is where the sandbox keeps something of its own"
@@ -266,9 +271,18 @@ def _at_least(value: int | None, field: str, least: int) -> int | None:
     return value
 
 
+def _within(value: int | None, field: str, most: int) -> int | None:
+    if value is not None and value > most:
+        raise FluxError(Code.INVALID, f"cannot create the sandbox: {field} is more than {most}", {"field": field})
+    return _at_least(value, field, 1)
+
+
 def _checked_cpus(cpus: float | None) -> float | None:
-    if cpus is not None and not 0 < cpus <= _CPUS_MAX:
+    least, most = _CPUS
+    if cpus is not None and not least <= cpus <= most:
         raise FluxError(
-            Code.INVALID, f"cannot create the sandbox: cpus is {cpus:g}, not a number of processors", {"field": "cpus"}
+            Code.INVALID,
+            f"cannot create the sandbox: cpus is {cpus:g}, and {least:g} to {most:g} processors can be had",
+            {"field": "cpus"},
         )
     return cpus

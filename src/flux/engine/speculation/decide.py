@@ -9,11 +9,12 @@ import msgspec
 
 from flux.core import selection
 from flux.core.access import Actor
-from flux.core.changeset import LIFE, Changes, Changeset, ConflictScope, Event, State, Unstaged
+from flux.core.changeset import LIFE, Changes, Changeset, ConflictScope, Event, SideEffects, State, Unstaged
 from flux.core.digest import changeset_digest
 from flux.core.errors import Code, FluxError
 from flux.core.paths import portable, printable
 from flux.core.requests import Approve, Decide
+from flux.core.sideeffects import replayable
 from flux.engine.context import Context
 from flux.engine.results import ChangesetDetail
 from flux.engine.speculation import lookup, mend, sweep, transition
@@ -53,6 +54,7 @@ def approve(context: Context, actor: Actor, reference: str, changeset_id: str, r
             state=state,
             only=None if request.only is None else [portable(change.location) for change in kept.every()],
             counts=lookup.counts(kept),
+            side_effects=_effects(context.sandbox(actor, reference).place, record, kept),
             unstaged=unstaged,
             conflict_scope=scope,
             digest=digest(context, record, kept, unstaged, scope),
@@ -122,6 +124,11 @@ def _part(changes: Changes, record: Changeset, request: Approve) -> tuple[Change
         return changes, record.unstaged
     kept = selection.close(changes, request.only, record.unstaged)
     return kept, selection.close_unstaged(record.unstaged, request.only, kept)
+
+
+def _effects(place: str, record: Changeset, kept: Changes) -> SideEffects:
+    """Return the report with only what is left to apply."""
+    return msgspec.structs.replace(record.side_effects, replayable=replayable(len(kept.every()), place))
 
 
 def _warnings(unstaged: list[Unstaged]) -> list[str]:

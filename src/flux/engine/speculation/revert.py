@@ -12,6 +12,7 @@ from flux.core.errors import Code, FluxError
 from flux.core.paths import from_portable
 from flux.core.requests import Decide
 from flux.core.sandbox import Sandbox
+from flux.core.sideeffects import replayable
 from flux.engine import ids
 from flux.engine.context import Context
 from flux.engine.lifecycle import roots
@@ -101,7 +102,6 @@ def _content(context: Context, sandbox: Sandbox, original: Changeset, draft: Dra
 
 
 def _origin(sandbox: Sandbox, original: Changeset, content: record.Content) -> record.Origin:
-    count = len(content.changes.every())
     return record.Origin(
         command=f"revert {original.id}",
         argv=None,
@@ -111,7 +111,7 @@ def _origin(sandbox: Sandbox, original: Changeset, content: record.Content) -> r
             egress="blocked",
             enforced=True,
             observed=[],
-            replayable=[f"{count} file change(s) under {sandbox.place}"] if count else [],
+            replayable=replayable(len(content.changes.every()), sandbox.place),
         ),
         reverts=original.id,
     )
