@@ -42,6 +42,15 @@ def check_without_limbo(scenario: Scenario, staging: Staging) -> None:
     check(scenario, staging)
 
 
+def check_revert(scenario: Scenario, staging: Staging) -> None:
+    """What a committed apply keeps for a revert is durable too."""
+    if is_committed(staging):
+        staging.inverse().apply()
+        shutil.rmtree(staging.path / "trash")
+        found = differences(without_directory_times(staging.world.look()), without_directory_times(scenario.before))
+        assert not found, found
+
+
 def apply_durably(staging: Staging, files: ForgetfulFiles) -> None:
     """Apply with a commit that is durable when it returns, as the engine's is."""
     job = staging.job(files=files)
@@ -88,6 +97,7 @@ def test_power_lost_at_every_call(scenario: Scenario, surviving: float) -> None:
         recovery = staging.recover(committed=is_committed(staging))
         assert not recovery.problems, (number, recovery)
         check_without_limbo(scenario, staging)
+        check_revert(scenario, staging)
         scenario.discard(staging)
 
 
@@ -126,11 +136,7 @@ def test_power_lost_after_the_answer(scenario: Scenario, number: int) -> None:
     assert in_child(interrupted) == 0
     assert is_committed(staging) == (number == 10_000)
     check_without_limbo(scenario, staging)
-    if is_committed(staging):  # what is kept for a revert is durable too
-        staging.inverse().apply()
-        shutil.rmtree(staging.path / "trash")
-        found = differences(without_directory_times(staging.world.look()), without_directory_times(scenario.before))
-        assert not found, found
+    check_revert(scenario, staging)
     scenario.discard(staging)
 
 
