@@ -134,5 +134,10 @@ class Plain:
         self.instances.append(instance)
         return instance
 
+    def base_template(self, upper: str) -> tuple[str, ...]:
+        raise FluxError(
+            Code.INVALID, "cannot make a workspace from the template base: plain sandboxes know directories only"
+        )
+
     def check(self) -> list[Check]:
         return [Check(subject="plain", ok=True, detail="runs anywhere")]
