@@ -14,7 +14,7 @@ MEMORY = Path("/dev/shm")
 MAKE = {
     "btrfs": ("512M", ["mkfs.btrfs", "-q"]),
     "xfs": ("512M", ["mkfs.xfs", "-q", "-m", "reflink=1"]),
-    "ext4": ("1G", ["mkfs.ext4", "-q"]),
+    "ext4": ("1G", ["mkfs.ext4", "-q", "-N", "262144"]),
 }
 PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 

@@ -58,13 +58,23 @@ class Flux(Protocol):
 class Program:
     """``fluxctl --json`` on a state directory of its own."""
 
-    def __init__(self, state: Path, **environment: str) -> None:
+    def __init__(self, state: Path, before: Sequence[str] = (), **environment: str) -> None:
         self.state = state
+        self.before = before
         self.environment = {**ENVIRONMENT, "HOME": str(state.parent), **environment}
 
     def run(self, *words: str, timeout: float = SECONDS_MAX) -> subprocess.CompletedProcess[bytes]:
         """Run the program and return how it ended."""
-        command = [sys.executable, "-m", "flux.app.fluxctl", "--state-dir", str(self.state), "--json", *words]
+        command = [
+            *self.before,
+            sys.executable,
+            "-m",
+            "flux.app.fluxctl",
+            "--state-dir",
+            str(self.state),
+            "--json",
+            *words,
+        ]
         return subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, env=self.environment, check=False, timeout=timeout
         )

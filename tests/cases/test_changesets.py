@@ -48,32 +48,35 @@ def test_row_without_a_daemon(program: Program, place: Path, name: str) -> None:
 # 12
 
 
-def _touch_three(daemon: Daemon, place: Path, directories: int) -> tuple[float, float]:
+def _touch_three(daemon: Daemon, place: Path, directories: int) -> float:
     setup = f"for d in $(seq {directories}); do mkdir $d; for i in $(seq 1000); do echo $i >$d/$i; done; done"
-    case = Case(daemon, place / "workspace", place, setup)
+    workspace = place / "workspace"
+    workspace.mkdir()
+    shell(setup, workspace)
+    sandbox = daemon.create(workspace)
     started = time.monotonic()
-    case.expect("true")
-    copied = time.monotonic()
-    made = daemon.speculate(case.sandbox, "echo x>>1/7; echo x>>2/8; echo x>>3/9; touch 4/1")
-    ended = time.monotonic()
+    made = daemon.speculate(sandbox, "echo x>>1/7; echo x>>2/8; echo x>>3/9; touch 4/1")
+    seconds = time.monotonic() - started
     assert reported(made) == {"~/1/7", "~/2/8", "~/3/9"}
     assert made["copy_engine"] == "overlay"
-    assert made["changes"]["unchanged"] == len(case.before) - 3
-    case.apply(made)
-    assert (case.workspace / "2/8").read_text() == "8\nx\n"
-    case.close()
-    return ended - copied, copied - started
+    assert made["changes"]["unchanged"] == directories * 1001 + 1 - 3
+    daemon.decide("approve", made)
+    assert daemon.decide("apply", made)["state"] == "applied"
+    assert (workspace / "2/8").read_text() == "8\nx\n"
+    daemon.remove(sandbox)
+    return seconds
 
 
 def test_12_three_of_ten_thousand_files(daemon: Daemon, place: Path) -> None:
-    speculated, _ = _touch_three(daemon, place, 10)
-    assert speculated < 10
+    assert _touch_three(daemon, place, 10) < 10
 
 
 @pytest.mark.slow
 def test_12_three_of_a_hundred_thousand_files_in_less_time_than_a_copy(daemon: Daemon, place: Path) -> None:
-    speculated, copied = _touch_three(daemon, place, 100)
-    assert speculated < copied
+    speculated = _touch_three(daemon, place, 100)
+    started = time.monotonic()
+    subprocess.run(["cp", "-a", place / "workspace", place / "copy"], check=True)
+    assert speculated < time.monotonic() - started
 
 
 # 14, 15
