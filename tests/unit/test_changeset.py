@@ -32,6 +32,12 @@ def test_every_pair(state: State, event: Event) -> None:
     assert event.value in caught.value.message
 
 
+def test_a_refusal_names_the_step_that_is_missing() -> None:
+    with pytest.raises(FluxError) as caught:
+        LIFE.next(State.PENDING, Event.APPLY)
+    assert caught.value.message == "cannot apply a changeset that is pending: approve it first"
+
+
 @pytest.mark.parametrize("state", sorted(FINAL))
 def test_final_states_lead_nowhere(state: State) -> None:
     assert not any(LIFE.allows(state, event) for event in Event)

@@ -39,9 +39,15 @@ class Machine(Generic[S, E]):
         if target is not None:
             return target
         allowed = sorted(other.value for held, other in self.table if held == state)
-        advice = f"only {', '.join(allowed)} is possible from there" if allowed else "that state is final"
         raise FluxError(
             Code.ILLEGAL_STATE,
-            f"cannot {event.value} a {self.subject} that is {state.value}: {advice}",
+            f"cannot {event.value} a {self.subject} that is {state.value}: {self._advice(state, event, allowed)}",
             {"state": state.value, "event": event.value, "allowed": allowed},
         )
+
+    def _advice(self, state: S, event: E, allowed: list[str]) -> str:
+        """Say what can be done instead: the step that is missing, if one is."""
+        for (held, first), reached in self.table.items():
+            if held == state and (reached, event) in self.table:
+                return f"{first.value} it first"
+        return f"only {', '.join(allowed)} is possible from there" if allowed else "that state is final"

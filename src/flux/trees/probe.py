@@ -1,4 +1,4 @@
-"""Whether an overlay keeps full fidelity here, found out by mounting one (30-speculation §1).
+"""Whether an overlay keeps full fidelity here, found out by mounting one (spec: speculation).
 
 The workspace itself is mounted as the lower layer, in a mount namespace that ends with the probe, so that what the file
 systems lack shows: then the behaviour is tried out on files of our own. The answer holds for a pair of file systems, a
