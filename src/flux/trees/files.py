@@ -5,7 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
+import struct
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from flux.failpoints import Point, reach
 from flux.ports.files import Buffer
@@ -14,7 +18,12 @@ from flux.trees import _native
 _FICLONE = 0x40049409
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 20
+# FS_IOC_GETFLAGS and FS_IOC_SETFLAGS: declared with a long, they carry an int.
+_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
+_FLAGS = struct.Struct("=I4x")
+_PROTECTING = 0x10 | 0x20  # immutable, append-only
 # What a file system answers that cannot share or move extents itself; the bytes are then copied by hand.
 _NOT_HERE = frozenset(
     {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EBADF, errno.EPERM}
@@ -73,11 +82,11 @@ class SystemFiles:
 
     def unlink(self, step: Point, directory: int, name: str) -> None:
         reach(step)
-        os.unlink(name, dir_fd=directory)
+        _remove(os.unlink, directory, name)
 
     def remove_directory(self, step: Point, directory: int, name: str) -> None:
         reach(step)
-        os.rmdir(name, dir_fd=directory)
+        _remove(os.rmdir, directory, name)
 
     def set_owner(self, step: Point, directory: int, name: str, uid: int, gid: int) -> None:
         reach(step)
@@ -114,6 +123,42 @@ class SystemFiles:
     def sync_filesystem(self, step: Point, descriptor: int) -> None:
         reach(step)
         _native.syncfs(descriptor)
+
+
+def _remove(remove: Callable[..., None], directory: int, name: str) -> None:
+    """Remove an entry, also where a flag of it or of its directory (``chattr +i``, ``+a``) stands against that."""
+    try:
+        remove(name, dir_fd=directory)
+    except PermissionError:
+        with ExitStack() as flags:
+            if not (_unprotected(flags, ".", directory) | _unprotected(flags, name, directory)):
+                raise
+            remove(name, dir_fd=directory)
+
+
+def _unprotected(flags: ExitStack, name: str, directory: int) -> bool:
+    """Take the flags that forbid changes off an entry, if it has any; ``flags`` puts them back if its inode stays."""
+    mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # others have none, and opening them may do something
+        return False
+    found = bytearray(_FLAGS.size)
+    try:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+        flags.callback(os.close, descriptor)
+        fcntl.ioctl(descriptor, _GET_FLAGS, found)
+        (value,) = _FLAGS.unpack(found)
+        if not value & _PROTECTING:
+            return False
+        fcntl.ioctl(descriptor, _SET_FLAGS, _FLAGS.pack(value & ~_PROTECTING))
+    except OSError:  # there are no flags here, or it is not ours to change them
+        return False
+    flags.callback(_protect, descriptor, value)
+    return True
+
+
+def _protect(descriptor: int, value: int) -> None:
+    if os.fstat(descriptor).st_nlink:
+        fcntl.ioctl(descriptor, _SET_FLAGS, _FLAGS.pack(value))
 
 
 def copy_data(source: int, target: int) -> None:
