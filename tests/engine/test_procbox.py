@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,21 @@ def test_what_is_written_beside_the_workspace_goes_and_is_told(box: Kit) -> None
         "/tmp": (1, 3),
     }
     assert run(box, sandbox, "ls ~ /tmp") == "/home/user:\nf\n\n/tmp:\n"
+
+
+def test_a_run_sees_neither_a_nested_mount_nor_what_lies_beneath_it(box: Kit) -> None:
+    point = box.work / "d" / "mount"
+    point.mkdir(parents=True)
+    (point / "beneath").write_text("1")
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(point)], check=True)
+    try:
+        (point / "mounted").write_text("2")
+        made = box.speculate(box.sandbox(), "find d -type f; echo 3 > d/mount/x; echo 4 > d/y")
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+    assert made.changeset.stdout.text == ""
+    assert [each.path for each in made.changeset.not_captured] == ["/d/mount"]
+    assert [each.location for each in made.changes.every()] == ["/d/y"]
 
 
 def test_nothing_of_the_state_is_to_be_seen(box: Kit) -> None:

@@ -117,6 +117,9 @@ def _run_in(context: Context, setting: _Setting, home: str | Overlay | None) -> 
     sandbox, tree, scratch = setting.sandbox, setting.tree, setting.scratch
     place = Place(tree=tree.tree, home=home, scratch=os.path.join(scratch, "tmp"))
     spec = launch.spec(context, sandbox, place, network=setting.network)
+    # An overlay would show what lies beneath a mount of the workspace, which the real sandbox's tree does not show.
+    nested = tuple(setting.root.path + point for point in tree.base.nested)
+    spec = msgspec.structs.replace(spec, hidden=(*spec.hidden, *nested))
     guard = DiskGuard.of(
         scratch, reserve_bytes=context.settings.disk_reserve_mib * MIB, run_bytes=context.settings.run_max_bytes
     )
