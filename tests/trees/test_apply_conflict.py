@@ -242,6 +242,24 @@ def test_a_reference_that_changes_before_it_is_copied(tmp_path: Path) -> None:
     assert (world.workspace / "f").read_bytes()[:1] == b"9"
 
 
+def test_a_file_that_moves_and_is_another_for_a_moment(tmp_path: Path) -> None:
+    """What was reviewed is there again when it is displaced, but it is not what was given the new name."""
+    world = World(tmp_path)
+    shell("echo one >f; mkdir d", world.workspace)
+    staging = world.speculate(lambda run: shell("mv f d/g", run))
+
+    def race(point: Point) -> None:
+        if point is Point.APPLY_PREPARE and not (tmp_path / "away").exists():
+            shell("mv f ../away; echo two >f; touch -r ../away f", world.workspace)
+        if point is Point.APPLY_SYNC and (tmp_path / "away").exists():
+            shell("mv ../away f", world.workspace)
+
+    with pytest.raises(FluxError) as caught, armed(race):
+        staging.apply()
+    assert caught.value.code is Code.CONFLICT
+    assert not (world.workspace / "d/g").exists()
+
+
 @pytest.mark.parametrize("edit", ["echo bad>{}", "rm {}", "truncate -s 0 {}", "rm {0}; ln -s /etc/passwd {0}"])
 def test_a_blob_that_is_not_what_was_approved(staging: Staging, edit: str) -> None:
     before = staging.world.look(directory_times=True)
