@@ -39,7 +39,9 @@ _LONG_POLL_SECONDS = 30.0
 @run_options
 @copy_options
 @scope_option
-@click.option("--ttl-seconds", type=int, help="How long the changeset waits for its decision, at most 86400. Default: 3600.")
+@click.option(
+    "--ttl-seconds", type=int, help="How long the changeset waits for its decision, at most 86400. Default: 3600."
+)
 @click.option("--from", "parent", metavar="CS", help="Start from what this changeset, not yet applied, would make.")
 @click.option("--exit-code", is_flag=True, help="End with the command's own exit code.")
 @command_argument
