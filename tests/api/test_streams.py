@@ -98,6 +98,34 @@ def test_64_mib_pass_through_a_command(client: HttpClient, sandbox: str) -> None
     assert target.digest.digest() == source.digest.digest()
 
 
+def test_a_command_that_writes_much_before_it_reads_keeps_nobody_waiting(client: HttpClient, sandbox: str) -> None:
+    stdin, feed = os.pipe()
+    drain, stdout = os.pipe()
+    seen: list[int] = []
+
+    def send() -> None:
+        with os.fdopen(feed, "wb") as stream:
+            for _ in range(LONG // MIB // 2):
+                stream.write(bytes(MIB))
+
+    def receive() -> None:
+        with os.fdopen(drain, "rb") as stream:
+            while data := stream.read(MIB):
+                seen.append(len(data))
+
+    threads = [threading.Thread(target=send), threading.Thread(target=receive)]
+    for thread in threads:
+        thread.start()
+    script = f"head -c {LONG // 2} /dev/zero; wc -c"
+    ended = client.run(sandbox, Exec(command=script, timeout_seconds=60), stdin=stdin, stdout=stdout, stderr=2)
+    os.close(stdout)
+    os.close(stdin)
+    for thread in threads:
+        thread.join(60)
+    assert (ended.exit_code, ended.timed_out) == (0, False)
+    assert sum(seen) == LONG // 2 + len(f"{LONG // 2}\n")
+
+
 def test_64_mib_of_a_file_both_ways(client: HttpClient, sandbox: str, workspace: Path) -> None:
     source, target = Pattern(LONG), Digest()
     reply = client.write_file(sandbox, "/big", source, 0o640)  # type: ignore[arg-type]
@@ -206,8 +234,8 @@ def until_exit(connection: ClientConnection) -> tuple[bytes, dict[str, Any]]:
     for message in connection:
         if isinstance(message, bytes):
             output += message[1:]
-        else:
-            return output, json.loads(message)
+        elif (event := json.loads(message))["event"] != "taken":
+            return output, event
     raise AssertionError("the connection ended without an exit")
 
 

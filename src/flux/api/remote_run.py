@@ -24,6 +24,9 @@ from flux.core.requests import Exec
 _CHUNK_BYTES = 64 * 1024
 _MESSAGE_BYTES_MAX = 1024 * 1024
 _MESSAGES_AHEAD = 4
+#: Input that may be on its way to the command. It fits into a socket's buffer: a library that is stuck in sending can
+#: receive nothing, and a command that cannot write its output takes no input, so both ends would wait for ever.
+_WINDOW_BYTES = 256 * 1024
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +69,8 @@ def _connected(address: Address, sandbox: str) -> ClientConnection:
         "compression": None,
         "max_size": _MESSAGE_BYTES_MAX,
         "max_queue": _MESSAGES_AHEAD,
+        # A reader that pauses (a pager on the output) answers no pings, and is no broken connection.
+        "ping_interval": None,
         "proxy": None,
     }
     try:
@@ -98,6 +103,9 @@ class _Session:
         self._stdin, stdout, stderr = streams
         self._targets = {1: stdout, 2: stderr}
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC)
+        self._taken = threading.Condition()
+        self._on_its_way = 0
+        self._over = False
 
     def run(self) -> Ended:
         """Carry the streams until the command has ended."""
@@ -112,6 +120,9 @@ class _Session:
                 "at what it changed before running it again",
             ) from error
         finally:
+            with self._taken:
+                self._over = True
+                self._taken.notify()
             os.write(self._waker, b"!")
             feeder.join()
             os.close(self._wake)
@@ -135,6 +146,10 @@ class _Session:
                 continue
             fields = msgspec.json.decode(message)
             event = fields.pop("event")
+            if event == "taken":
+                with self._taken:
+                    self._on_its_way -= fields["bytes"]
+                    self._taken.notify()
             if event == "exit":
                 return msgspec.convert(fields, Ended)
             if event == "error":
@@ -153,8 +168,17 @@ class _Session:
                 data = os.read(source, _CHUNK_BYTES)
                 if not data:
                     break
+                if not self._may_send(len(data)):
+                    return
                 self._connection.send(data)
             self._tell({"event": "eof"})
+
+    def _may_send(self, size: int) -> bool:
+        """Wait until the command has taken enough of the input; ``False`` if it ended meanwhile."""
+        with self._taken:
+            self._taken.wait_for(lambda: self._over or self._on_its_way + size <= _WINDOW_BYTES)
+            self._on_its_way += size
+            return not self._over
 
 
 def _unreadable() -> FluxError:

@@ -117,6 +117,9 @@ def _config(app: ASGIApp, listeners: Listeners) -> Config:
         ws="websockets-sansio",
         ws_max_size=_MESSAGE_BYTES_MAX,
         ws_per_message_deflate=False,
+        # A caller whose reader pauses answers no pings, and has not hung up.
+        ws_ping_interval=None,
+        ws_ping_timeout=None,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -30,8 +30,9 @@ DESCRIPTION = (
     'The first message is JSON text: `{"exec": {…as for exec}, "terminal": {"rows", "columns"} | null}`. Then binary '
     'messages are the command\'s input; `{"event": "eof"}` ends it, `{"event": "resize", "rows", "columns"}` and '
     '`{"event": "signal", "name": "INT"}` do what they say. Binary messages from the server begin with one byte, 1 for '
-    "stdout and 2 for stderr; text messages are the events `start`, `exit` (as for exec) and `error`. A caller that "
-    "hangs up kills the command. Roles are those of exec."
+    "stdout and 2 for stderr; text messages are the events `start`, `taken` (the command took `bytes` of its input: "
+    "send no more than 256 KiB ahead), `exit` (as for exec) and `error`. A caller that hangs up kills the command. "
+    "Roles are those of exec."
 )
 FIRST_BYTES: dict[Stream, bytes] = {"stdout": b"\x01", "stderr": b"\x02"}
 SIGNALS = {name: getattr(signal, f"SIG{name}") for name in ("INT", "TERM", "HUP", "QUIT", "KILL", "USR1", "USR2")}
@@ -158,6 +159,7 @@ class _Session:
                 return
             if message.get("bytes") is not None:
                 await self._carrier.input.write(message["bytes"])
+                await self._event({"event": "taken", "bytes": len(message["bytes"])})
                 continue
             try:
                 await self._obey(_decode(message["text"], Control))
