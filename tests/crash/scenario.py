@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from pathlib import Path
 
 from flux.core.changeset import Change
@@ -12,28 +13,30 @@ from tests.trees.kit import Facts, Staging, World, differences, full_scan
 OLD = 1_000_000_000_123_456_789
 
 
+def _acl(user: int) -> bytes:
+    """Return an ACL: one named user may read and write, beside owner, group and others."""
+    entries = [(1, 6, -1), (2, 6, user), (4, 4, -1), (16, 6, -1), (32, 4, -1)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+
+
+def _capability(number: int) -> bytes:
+    return struct.pack("<5I", 0x02000001, 1 << number, 0, 0, 0)
+
+
 def build(top: Path) -> None:
     """Make the tree that is there before."""
     for name in ("gone", "gone/deep", "typed", "kept", "closed", "dir", "moved"):
         (top / name).mkdir()
-    for name in (
-        "file",
-        "gone/a",
-        "gone/deep/b",
-        "typed/x",
-        "old",
-        "kept/c",
-        "linked",
-        "odd",
-        "moved/m",
-        "swap",
-        "mode",
-    ):
+    names = "file gone/a gone/deep/b typed/x old kept/c linked odd moved/m swap mode acl capable"
+    for name in names.split():
         (top / name).write_text(f"before {name}\n")
     os.link(top / "linked", top / "linked2")
     os.link(top / "old", top / "old2")
     os.symlink("nowhere", top / "link")
     os.setxattr(top / "mode", "user.k", b"1")
+    os.setxattr(top / "acl", "system.posix_acl_access", _acl(5))
+    if os.geteuid() == 0:
+        os.setxattr(top / "capable", "security.capability", _capability(13))
     (top / "closed").chmod(0o555)
     for path in sorted(top.rglob("*"), reverse=True):
         os.utime(path, ns=(OLD, OLD), follow_symlinks=False)
@@ -66,6 +69,11 @@ def change(top: Path) -> None:
     (top / "mode").chmod(0o600)
     os.setxattr(top / "mode", "user.k", b"2")
     os.setxattr(top / "mode", "user.l", b"3")
+    os.setxattr(top / "acl", "system.posix_acl_access", _acl(6))
+    (top / "acl").chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(top / "capable", 1, 1)
+        os.setxattr(top / "capable", "security.capability", _capability(10))
     (top / "kept").chmod(0o711)
     (top / "copy").write_text("before swap\n")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from flux.core.errors import Code, FluxError
+from flux.failpoints import Point, armed
+from flux.trees import journal
 from tests.trees.kit import World, differences
 from tests.trees.test_apply import CASES, shell
 
@@ -49,6 +54,56 @@ def test_a_managed_workspace(merged: Path, name: str, tmp_path: Path) -> None:
         assert differences(world.look(), before) == {}
     finally:
         os.close(world.root)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place))
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_keeps_nothing_from_coming_back(small: Path) -> None:
+    """The journal says that the tree is back before anything in the area is removed, without a byte of free space."""
+    world = World(small)
+    shell("mkdir d; echo a >d/f; echo b >g")(world.workspace)
+    before = world.look(directory_times=True)
+    staging = world.speculate(shell("rm -r d; echo c >>g; mkdir n; echo d >n/e"))
+    said: list[bool] = []
+
+    def fill(point: Point) -> None:
+        filler = world.home / "filler"
+        if point is Point.APPLY_INSTALL and not filler.exists():
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+        if point is Point.APPLY_COMMIT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if point is Point.ROLLBACK:
+            said.append(_says_undone(staging.path))
+
+    with pytest.raises(FluxError) as caught, armed(fill):
+        staging.apply()
+    assert caught.value.code is Code.EXHAUSTED
+    assert said[0] is False
+    assert said[-1] is True
+    assert differences(world.look(directory_times=True), before) == {}
+    os.utime(world.workspace, ns=(5, 5))
+    assert staging.recover().outcome == "rolled_back"
+    assert world.workspace.stat().st_mtime_ns == 5, "what was cleared once is left alone"
+    os.close(world.root)
+
+
+def _says_undone(changeset: Path) -> bool:
+    directory = os.open(changeset, os.O_RDONLY)
+    try:
+        record = journal.read(directory)
+    finally:
+        os.close(directory)
+    return record is not None and record.undone is not None
 
 
 @pytest.fixture(params=["btrfs", "xfs", "ext4", "tmpfs"])
