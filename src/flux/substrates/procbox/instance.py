@@ -109,7 +109,7 @@ class ProcboxInstance:
         return master, slave
 
     def alive(self) -> bool:
-        return not self._dead and not select.select([self.pidfd], [], [], 0)[0]
+        return not self._dead and not _readable(self.pidfd)
 
     def freeze(self) -> None:
         if self._group.can_freeze:
@@ -242,3 +242,10 @@ class ProcboxInstance:
 
 def _ended() -> FluxError:
     return FluxError(Code.UNAVAILABLE, "cannot run the command: the sandbox ended; start it again")
+
+
+def _readable(descriptor: int) -> bool:
+    """Tell whether there is something to read now; unlike ``select`` also for a descriptor above 1023."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

@@ -24,6 +24,12 @@ SILENCE_SECONDS = 0.1
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
+def _readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(int(seconds * 1000)))
+
+
 class Running:
     """A command with pipes of the test's own."""
 
@@ -47,7 +53,7 @@ class Running:
         """Return the next line of the output."""
         found = b""
         while not found.endswith(b"\n"):
-            assert select.select([self.stdout], [], [], PATIENCE_SECONDS)[0], f"nothing came after {found!r}"
+            assert _readable(self.stdout, PATIENCE_SECONDS), f"nothing came after {found!r}"
             part = os.read(self.stdout, 1)
             assert part, f"the output ended after {found!r}"
             found += part
@@ -55,7 +61,7 @@ class Running:
 
     def silent(self) -> bool:
         """Tell whether nothing comes."""
-        return not select.select([self.stdout], [], [], SILENCE_SECONDS)[0]
+        return not _readable(self.stdout, SILENCE_SECONDS)
 
     def rest(self) -> bytes:
         """Return the output to its end."""
@@ -84,7 +90,7 @@ def read_all(descriptor: int) -> bytes:
     """Return what comes until the other side closes."""
     parts: list[bytes] = []
     while True:
-        assert select.select([descriptor], [], [], PATIENCE_SECONDS)[0], "the other side neither writes nor closes"
+        assert _readable(descriptor, PATIENCE_SECONDS), "the other side neither writes nor closes"
         part = os.read(descriptor, MIB)
         if not part:
             return b"".join(parts)
