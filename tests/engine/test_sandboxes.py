@@ -167,6 +167,18 @@ def test_deleting_leaves_nothing_and_rejects_what_is_open(kit: Kit) -> None:
     assert kit.events()[-1] == "sandbox.delete"
 
 
+def test_a_damaged_changeset_holds_up_neither_the_list_nor_the_deletion(kit: Kit) -> None:
+    sandbox = create(kit)
+    whole, damaged = (kit.engine.speculate(ADMIN, sandbox.id, Speculate(command="echo 1 > x")) for _ in range(2))
+    (kit.state / "changesets" / damaged.changeset.id / "meta.json").write_bytes(b"{")
+    assert [each.id for each in kit.engine.list_changesets(ADMIN, sandbox.id).items] == [whole.changeset.id]
+    with refused(Code.INTERNAL):
+        kit.engine.get_changeset(ADMIN, sandbox.id, damaged.changeset.id)
+    kit.engine.delete_sandbox(ADMIN, sandbox.id)
+    assert not (kit.state / "changesets" / damaged.changeset.id).exists()
+    assert (kit.state / "changesets" / whole.changeset.id).exists()
+
+
 def test_deleting_drops_what_was_kept_for_a_revert(kit: Kit) -> None:
     (kit.work / "f").write_text("old")
     sandbox = create(kit)

@@ -12,7 +12,7 @@ from flux.core.changeset import LIFE, Changeset, Event, State
 from flux.core.errors import Code, FluxError
 from flux.core.sandbox import Sandbox, SandboxState
 from flux.engine.context import Context
-from flux.engine.speculation import mend, transition
+from flux.engine.speculation import lookup, mend, transition
 from flux.store import changeset_index, sandboxes
 from flux.store.changeset_index import Row
 
@@ -74,7 +74,10 @@ def _close(context: Context, actor: Actor, row: Row) -> None:
         mend.mend(context, row)
     if not context.stores.changesets.exists(row.id):
         return
-    record = context.stores.changesets.read(row.id)
+    record = lookup.readable(context, row.id)
+    if record is None:  # no apply was under way, or mending it would have said so: there is nothing to take back
+        transition.delete(context, row.id)
+        return
     if LIFE.allows(record.state, Event.REJECT):
         now = context.clock.wall()
         transition.move(

@@ -82,3 +82,14 @@ def counts(changes: Changes) -> dict[str, int]:
         "type_changed": len(changes.type_changed),
         "unchanged": changes.unchanged,
     }
+
+
+def readable(context: Context, changeset_id: str) -> Changeset | None:
+    """Return a changeset's record, ``None`` if its file is damaged: one such file must not hide or hold the others."""
+    try:
+        return context.stores.changesets.read(changeset_id)
+    except FluxError as error:
+        if error.code is not Code.INTERNAL:
+            raise
+        context.observer.count("changesets.damaged")
+        return None

@@ -38,8 +38,8 @@ def list_changesets(context: Context, actor: Actor, reference: str, limit: int, 
     found = lookup.rows(context, actor, reference, _limit(limit) + 1, _number(cursor))
     kept = found[:limit]
     more = str(kept[-1].number) if len(found) > limit else None
-    records = [context.stores.changesets.read(row.id) for row in kept if context.stores.changesets.exists(row.id)]
-    return Page(items=records, next_cursor=more)
+    found_records = (lookup.readable(context, row.id) for row in kept if context.stores.changesets.exists(row.id))
+    return Page(items=[record for record in found_records if record is not None], next_cursor=more)
 
 
 def get_changeset(context: Context, actor: Actor, reference: str, changeset_id: str) -> ChangesetDetail:
