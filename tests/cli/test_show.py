@@ -136,12 +136,12 @@ def test_side_effects_are_told_in_words() -> None:
         "non_replayable": ["mail: sent"],
     }
     text = shown(reply(side_effects=effects))
-    assert "the network was closed; the kernel held it" in text
+    assert "there was no network; enforced by the kernel" in text
     assert "refused: tcp 192.0.2.1:80, 2 attempts" in text
     assert "can be applied: 3 file changes under /work" in text
     assert "cannot be undone: mail: sent" in text
     unseen = shown(reply(side_effects={"egress": "unrestricted", "enforced": False, "observed": None}))
-    assert "the network was open; nothing held it" in unseen
+    assert "the network was open; not enforced" in unseen
     assert "traffic was not watched" in unseen
 
 

@@ -127,7 +127,7 @@ def _engine(changeset: Reply) -> str:
     engine, reason = changeset.get("copy_engine"), changeset.get("copy_engine_reason")
     if engine is None:
         return str(changeset["run_via"])
-    return f"a throwaway copy by {engine}{f' ({printable(reason)})' if reason else ''}"
+    return f"a throwaway copy by {engine}{f' (passed over: {printable(reason)})' if reason else ''}"
 
 
 def _links(changeset: Reply) -> Iterator[tuple[str, str]]:
@@ -219,11 +219,11 @@ def _noted(item: Reply, style: str) -> Text:
 
 def _side_effects(effects: Reply) -> Iterator[Text]:
     egress = {
-        "blocked": "the network was closed",
+        "blocked": "there was no network",
         "allow_listed": "only listed destinations were open",
         "unrestricted": "the network was open",
     }[effects["egress"]]
-    enforced = "the kernel held it" if effects["enforced"] else "nothing held it"
+    enforced = "enforced by the kernel" if effects["enforced"] else "not enforced"
     entries = [Text(f"  {egress}; {enforced}")]
     if effects.get("destinations"):
         entries.append(Text("  listed: " + ", ".join(printable(name) for name in effects["destinations"])))
