@@ -1,0 +1,1 @@
+"""The node manager: what runs here, fenced by generations and attempts (spec: generations)."""

@@ -1,0 +1,1 @@
+"""Object stores: where artifacts are kept beyond one machine: a directory, or S3."""
