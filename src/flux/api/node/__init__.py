@@ -1,0 +1,1 @@
+"""The gRPC service between a control plane and its nodes."""
