@@ -83,7 +83,7 @@ def test_values_of_every_type_come_from_variables(home: dict[str, str]) -> None:
             "unknown key sandbox.procbox.max_worspace_mib; the nearest known key is sandbox.procbox.max_workspace_mib",
         ),
         ("[speculations]\nttl_seconds = 1", "unknown key speculations; the nearest known key is speculation"),
-        ('[node]\nlisten = "x"', "unknown key node"),
+        ('[nodes]\nlisten = "x"', "unknown key nodes; the nearest known key is node"),
         ("state_dir", "not valid TOML"),
         ("sandbox = 1", "sandbox is a section; write [sandbox]"),
         ("state_dir = 3", "state_dir must be an absolute path"),

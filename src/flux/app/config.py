@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -108,6 +108,87 @@ class SpeculationSection(Section, frozen=True):
     ] = 1024
 
 
+class NodeSection(Section, frozen=True):
+    """``[node]``: the node that this process is, where it runs sandboxes (roles `all` and `node`)."""
+
+    name: Annotated[
+        str,
+        Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", description="What the control plane calls the node."),
+    ] = "local"
+    listen: Annotated[
+        str,
+        Meta(pattern=r"^.+:[0-9]{1,5}$", description="Address for the control plane (gRPC), `HOST:PORT`; role `node`."),
+    ] = "127.0.0.1:7789"
+    advertise: Annotated[
+        str | None,
+        Meta(
+            description="URL at which the control plane reaches this node's data plane, if not where it listens; "
+            "role `node`."
+        ),
+    ] = None
+    evict_idle_seconds: Annotated[
+        float,
+        Meta(gt=0, description="A paused, uploaded sandbox leaves the node's disk after so many idle seconds."),
+    ] = 3600.0
+    disk_high_watermark: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="Used part of the state directory's file system above which sandboxes leave it before that.",
+        ),
+    ] = 0.85
+    upload_at_once: Annotated[int, Meta(ge=1, le=16, description="Uploads of artifacts at the same time.")] = 2
+
+
+class ControlSection(Section, frozen=True):
+    """``[control]``: the control plane (roles `all` and `control`)."""
+
+    database_url: Annotated[
+        str | None,
+        Meta(
+            description="The registry: `postgresql://…`, run with synchronous failover; unset: `control.db` in the "
+            "state directory."
+        ),
+    ] = None
+    wake_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="Seconds after which a connect or resume that could not wake gives up.")
+    ] = 45.0
+    wake_generations: Annotated[
+        int, Meta(ge=1, le=16, description="Generations that one wake may spend on refusals of its nodes.")
+    ] = 3
+    placement: Annotated[
+        Literal["direct"], Meta(description="How a node is chosen; `direct`: one of those that were added, by room.")
+    ] = "direct"
+    inventory_seconds: Annotated[
+        float, Meta(gt=0, description="Seconds between two inventories of each node, and two sweeps of time-outs.")
+    ] = 15.0
+    collect_grace_seconds: Annotated[
+        float,
+        Meta(ge=0, description="Seconds between marking an unneeded object in the store and deleting it."),
+    ] = 3600.0
+
+
+class ObjectsSection(Section, frozen=True):
+    """``[objects]``: where artifacts are uploaded to, so that any node can restore them."""
+
+    url: Annotated[
+        str | None,
+        Meta(
+            description="`file:///DIR`, `s3://BUCKET/PREFIX`, or `none` to keep artifacts on their node only; unset: "
+            "`objects` in the state directory."
+        ),
+    ] = None
+    endpoint: Annotated[
+        str | None,
+        Meta(
+            description="URL of an S3-compatible service that is not Amazon's; its keys come from the "
+            "usual `AWS_…` variables."
+        ),
+    ] = None
+    region: Annotated[str | None, Meta(description="Region of the bucket.")] = None
+
+
 class Config(Section, frozen=True):
     """The keys outside any section, and the sections."""
 
@@ -124,6 +205,18 @@ class Config(Section, frozen=True):
     ] = 10.0
     sandbox: SandboxSection = SandboxSection()
     speculation: SpeculationSection = SpeculationSection()
+    node: NodeSection = NodeSection()
+    control: ControlSection = ControlSection()
+    objects: ObjectsSection = ObjectsSection()
+
+    @property
+    def objects_url(self) -> str | None:
+        """Where artifacts are uploaded to; ``None`` if nowhere."""
+        if self.objects.url is None:
+            from urllib.parse import quote
+
+            return "file://" + quote(os.path.join(self.state_dir, "objects"), errors="surrogateescape")
+        return None if self.objects.url == "none" else self.objects.url
 
 
 def load(
