@@ -13,6 +13,11 @@ class AuditKind(StrEnum):
 
     SANDBOX_CREATE = "sandbox.create"
     SANDBOX_DELETE = "sandbox.delete"
+    SANDBOX_PAUSE = "sandbox.pause"
+    SANDBOX_RESUME = "sandbox.resume"
+    SANDBOX_SNAPSHOT = "sandbox.snapshot"
+    SANDBOX_FORK = "sandbox.fork"
+    SANDBOX_LOST = "sandbox.lost"
     SANDBOX_EXEC = "sandbox.exec"
     SANDBOX_WRITE = "sandbox.write"
     CHANGESET_CREATE = "changeset.create"
@@ -23,6 +28,9 @@ class AuditKind(StrEnum):
     CHANGESET_FAILED = "changeset.failed"
     CHANGESET_EXPIRED = "changeset.expired"
     CHANGESET_REVERTED = "changeset.reverted"
+    ARTIFACT_DELETE = "artifact.delete"
+    NODE_ADD = "node.add"
+    NODE_FORGET = "node.forget"
     KEY_CREATE = "key.create"
     KEY_REVOKE = "key.revoke"
 

@@ -155,18 +155,24 @@ class ControlEvent(StrEnum):
 
 
 _C, _V = ControlState, ControlEvent
+# ``paused`` is entered only when the outcome of the last generation is known, so the mint of the next one may be the
+# very transaction that leaves it; every other way to a mint leads through ``settling`` (§9.0).
 _CONTROL: dict[tuple[ControlState, ControlEvent], ControlState] = {
-    (_C.PAUSED, _V.WAKE): _C.SETTLING,  # no generation is minted while the predecessor's outcome is unknown (§9.0)
-    (_C.SETTLING, _V.SETTLED): _C.WAKING,
-    (_C.SETTLING, _V.WAKE_FAILED): _C.PAUSED,
-    (_C.WAKING, _V.SETTLE): _C.SETTLING,
+    (_C.PAUSED, _V.WAKE): _C.WAKING,
+    (_C.WAKING, _V.WAKE): _C.WAKING,  # its generation ended definitely: the next one, in the same wake
     (_C.WAKING, _V.WOKEN): _C.RUNNING,
     (_C.WAKING, _V.WAKE_FAILED): _C.PAUSED,
+    (_C.WAKING, _V.SETTLE): _C.SETTLING,
+    (_C.SETTLING, _V.WAKE): _C.WAKING,
+    (_C.SETTLING, _V.SETTLED): _C.PAUSED,
     (_C.RUNNING, _V.PAUSE): _C.PAUSING,
+    (_C.RUNNING, _V.PAUSED): _C.PAUSED,  # its node saved it without being asked here: a teardown, an older command
     (_C.RUNNING, _V.LOST): _C.PAUSED,  # its execution ended with its host: it wakes from its last artifact
     (_C.PAUSING, _V.PAUSED): _C.PAUSED,
     (_C.PAUSING, _V.PAUSE_FAILED): _C.RUNNING,
     (_C.PAUSING, _V.LOST): _C.PAUSED,
+    (_C.WAKING, _V.LOST): _C.PAUSED,  # an operator forgot its node
+    (_C.SETTLING, _V.LOST): _C.PAUSED,
     (_C.KILLING, _V.KILLED): _C.KILLED,
 }
 _CONTROL |= {(state, _V.KILL): _C.KILLING for state in _C if state not in (_C.KILLING, _C.KILLED)}

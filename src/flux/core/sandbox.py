@@ -71,7 +71,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     boot_id: str = ""
     expires_boot_ns: int = 0
-    on_timeout: Literal["kill"] = "kill"
+    on_timeout: Literal["kill", "pause"] = "kill"
     metadata: dict[str, str] = {}
     owner: str | None = None
     baseline_at: float | None = None
