@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from flux.core.changeset import ConflictScope
 
@@ -42,6 +43,43 @@ class CreateSandbox(Request):
     on_timeout: Literal["kill", "pause"] = "kill"
     metadata: dict[str, str] = {}
     owner: str | None = None
+
+
+class Pause(Request):
+    """Pause a sandbox. ``durable``: answer only when the object store has everything, not just this node."""
+
+    durable: bool = False
+
+
+class Resume(Request):
+    """Resume a sandbox. ``timeout_seconds``: it lives at least so long from now; what is left is never shortened."""
+
+    timeout_seconds: int | None = None
+
+
+class TakeSnapshot(Request):
+    """Save a sandbox as it is to an artifact of its own, under a ``name`` if one is given, and let it run on."""
+
+    name: str | None = None
+
+
+class Fork(Request):
+    """Make ``count`` sandboxes of one as it is. ``name``: of the copy; of several, each has ``-1``, ``-2`` … after it."""
+
+    count: Annotated[int, Meta(ge=1, le=100)] = 1
+    name: str | None = None
+
+
+class AddNode(Request):
+    """Register a node. ``address``: ``HOST:PORT`` of its manager; ``token``: what its file ``node.token`` holds.
+
+    ``authority``: PEM of the certificate authority that signed the node's certificate; without it there is no TLS.
+    """
+
+    name: str
+    address: str
+    token: str
+    authority: str | None = None
 
 
 class Exec(Request):
