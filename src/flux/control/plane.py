@@ -189,7 +189,7 @@ class ControlPlane:
         """Return an artifact by its id, or a snapshot by its name."""
         from flux.control import artifacts
 
-        permit(actor, "artifact.list")
+        permit(actor, "artifact.get")
         return artifacts.get(self._context, actor, artifact)
 
     def delete_artifact(self, actor: Actor, artifact: str) -> ArtifactStatus:
