@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 CODE := src tests benches scripts setup.py
 
-.PHONY: help setup setup-run demo test style crash fmt lint types arch bench docs picture requirements clean
+.PHONY: help setup setup-run demo test style crash fmt lint types arch mutants bench docs picture requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 16
@@ -44,6 +44,9 @@ types: setup  ## check types, strictly
 
 arch: setup  ## check that imports go one way
 	.venv/bin/lint-imports
+
+mutants: setup  ## break guards on purpose, one at a time: a test must notice each
+	$(PYTHON) scripts/mutants.py $(ARGS)
 
 bench: setup  ## measured comparisons; each prints a ratio
 	$(PYTHON) -m benches.run $(ARGS)

@@ -2,11 +2,12 @@
 
 import itertools
 
+import msgspec
 import pytest
 
 from flux.core.changeset import FINAL, LIFE, Change, Changes, Entry, Event, State
 from flux.core.errors import Code, FluxError
-from flux.core.manifest import EntryType
+from flux.core.manifest import EntryType, Fingerprint
 
 ALLOWED = {
     ("pending", "approve"): "approved",
@@ -64,3 +65,21 @@ def test_changes_are_sorted_into_their_lists() -> None:
     assert [change.path for change in changes.deleted] == ["/d"]
     assert [change.path for change in changes.type_changed] == ["/t"]
     assert [change.path for change in changes.every()] == ["/a", "/d", "/m", "/t", "/z"]
+
+
+def test_an_entry_shows_everything_that_a_fingerprint_knows() -> None:
+    seen = Fingerprint(
+        type=EntryType.SYMLINK, mode=0o644, uid=1, gid=2, size=3, mtime_ns=4, ctime_ns=5, inode=6, links=1, rdev=7,
+        target="to\udcff", xattrs=(("user.\udcff", b"\xff"),), digest="sha256:d",
+    )  # fmt: skip
+    shown = Entry.of(seen, link_group=8)
+    assert shown == Entry(
+        type=EntryType.SYMLINK, mode="0644", uid=1, gid=2, size=3, mtime_ns=4, digest="sha256:d", target="to\\xff",
+        target_base64="dG//", link_group=8, xattrs={"user.\\xff": "/w=="}, rdev=7,
+    )  # fmt: skip
+    assert (shown.mode_bits, shown.link_target) == (0o644, "to\udcff")
+    assert Entry.of(msgspec.structs.replace(seen, target=None)).target is None
+
+
+def test_changes_keep_how_much_did_not_change() -> None:
+    assert Changes.of([], unchanged=7).unchanged == 7

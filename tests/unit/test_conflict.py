@@ -17,12 +17,16 @@ from flux.core.manifest import EntryType, Fingerprint
 EQUAL, CHANGED, NEEDS_CONTENT = Difference.EQUAL, Difference.CHANGED, Difference.NEEDS_CONTENT
 
 
-def token(**changed: Any) -> str:
+def fingerprint(**changed: Any) -> Fingerprint:
     values: dict[str, Any] = {
         "type": EntryType.FILE, "mode": 0o644, "uid": 1, "gid": 2, "size": 3, "mtime_ns": 4, "ctime_ns": 5,
         "inode": 6, "links": 1, "digest": None,
     }  # fmt: skip
-    return Fingerprint(**values | changed).token()
+    return Fingerprint(**values | changed)
+
+
+def token(**changed: Any) -> str:
+    return fingerprint(**changed).token()
 
 
 IDENTITY = [{"mtime_ns": 9}, {"ctime_ns": 9}, {"inode": 9}]
@@ -179,3 +183,52 @@ def test_the_base_of_an_inverse() -> None:
         "/o": "o",
     }
     assert conflict.merge_applied(current, {"/o": "x"}, []) == {**current, "/o": "x"}
+
+
+def test_a_conflict_names_path_and_both_sides_exactly() -> None:
+    found = conflict.conflict("/a\udcff", token(digest="sha256:d"), token(mode=0o600, size=7))
+    assert (found.path, found.path_base64) == ("/a\\xff", "L2H/")
+    assert found.expected == "file, mode 0644, owner 1:2, 3 bytes, sha256:d"
+    assert found.found == "file, mode 0600, owner 1:2, 7 bytes, content not read"
+    absent = conflict.conflict("/a", None, token())
+    assert (absent.expected, absent.reason) == (conflict.ABSENT, "added")
+
+
+def test_a_description_tells_type_target_and_attributes() -> None:
+    assert conflict.describe(token(type=EntryType.CHARACTER_DEVICE)) == "character device, mode 0644, owner 1:2"
+    link = token(type=EntryType.SYMLINK, target="x y")
+    assert conflict.describe(link) == "symlink, mode 0644, owner 1:2, -> x y"
+    marked = token(xattrs=(("user.a", b"1"), ("user.b", b"2")))
+    assert conflict.describe(marked).endswith("xattrs user.a user.b")
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, "1 path"), (2, "2 paths"), (10, "10 paths"), (11, "11 paths")])
+def test_a_refusal_reads_the_same_for_people_and_programs(count: int, shown: str) -> None:
+    places = ["/odd\udcff", *(f"/{number}" for number in range(1, count))]
+    error = conflict.refusal("c1", [conflict.conflict(place, token(), None) for place in places])
+    named = ", ".join(["/odd\\xff", *(f"/{number}" for number in range(1, min(count, 10)))])
+    more = " and 1 more" if count == 11 else ""
+    assert error.message == (
+        f"cannot apply changeset c1: {shown} changed since it was made ({named}{more}): "
+        "nothing was written; rerun it on what is there now, or reject it"
+    )
+    assert error.code is Code.CONFLICT
+    assert {key: error.details[key] for key in ("reason", "changeset", "count")} == {
+        "reason": "drift", "changeset": "approved", "count": count,
+    }  # fmt: skip
+    assert [item["expected"] for item in error.details["conflicts"]] == [conflict.describe(token())] * min(count, 10)
+
+
+def test_a_token_whose_fields_differ_but_not_what_they_say_is_the_same_entry() -> None:
+    """Two spellings of the same attributes: names in another order of escapes are parsed before they are compared."""
+    one = token(xattrs=(("user.a", b"1"),), digest="d")
+    other = one.replace("user.a=1", "user%2Ea=1")
+    assert differs(one, other) is EQUAL
+
+
+def test_what_appeared_below_a_leaving_directory_is_no_base_whatever_the_order() -> None:
+    """Parents come before children, so all that lies below is found, in whatever order the manifest lists them."""
+    leaving = Change(path="/d", before=Entry.of(fingerprint(type=EntryType.DIRECTORY)), after=None)
+    current = {"/d/new/deep": "z", "/d/new": "y", "/d": "x", "/other": "o"}
+    assert conflict.merge_applied(current, {"/d": "x2"}, [leaving]) == {"/other": "o", "/d": "x2"}
+    assert list(conflict.merge_applied({"/b": "1", "/a": "2"}, {}, [])) == ["/b", "/a"]

@@ -114,6 +114,7 @@ class Reason(StrEnum):
     OTHER_STORE = "OtherStore"
     UNKNOWN_SANDBOX = "UnknownSandbox"
     NOT_EVICTABLE = "NotEvictable"
+    NOT_RUNNING = "NotRunning"
 
 
 #: Final for a generation: the control plane accepts what ``ended`` reports and mints the next one at once (§9.2).
@@ -142,6 +143,7 @@ STATUS: Mapping[Reason, tuple[Code, str]] = MappingProxyType(
         Reason.OTHER_STORE: (Code.FENCED, "FAILED_PRECONDITION"),
         Reason.UNKNOWN_SANDBOX: (Code.NOT_FOUND, "NOT_FOUND"),
         Reason.NOT_EVICTABLE: (Code.ILLEGAL_STATE, "FAILED_PRECONDITION"),
+        Reason.NOT_RUNNING: (Code.ILLEGAL_STATE, "FAILED_PRECONDITION"),
     }
 )
 
@@ -368,13 +370,14 @@ def covered(
     """
     if destroyed:
         return GENERATION_MAX
-    return max(
-        1,
-        (row.generation or 0) if row is not None else 0,
-        rollback.generation if rollback is not None else 0,
-        fence.claimed,
-        older.covers_generation if older is not None else 0,
-    )
+    known = [1, fence.claimed]
+    if row is not None and row.generation is not None:
+        known.append(row.generation)
+    if rollback is not None:
+        known.append(rollback.generation)
+    if older is not None:
+        known.append(older.covers_generation)
+    return max(known)
 
 
 def is_evictable(row: NodeRow, *, durable: bool, pinned: bool, open_job: bool, idle_since: float) -> bool:
@@ -437,7 +440,7 @@ def details(refusal: Refusal, *, node_store_id: str, route: Route | Execution | 
         "reason": refusal.reason.value,
         "node_store_id": node_store_id,
         "floor": fence.floor,
-        "ended": msgspec.to_builtins(fence.ended),
+        "ended": [msgspec.to_builtins(ended) for ended in fence.ended],
         "grpc_status": STATUS[refusal.reason][1],
     }
     if route is not None:
