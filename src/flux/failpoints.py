@@ -76,6 +76,8 @@ class Point(StrEnum):
     COLLECT_DELETED = "collect.deleted"
     RECOVER_STEP = "recover.step"
     RECONCILE_REMOVED = "reconcile.removed"
+    OBJECT_WRITE = "object.write"
+    OBJECT_DELETE = "object.delete"
     LAYER_WRITE = "layer.write"
     LAYER_PUBLISH = "layer.publish"
     LAYER_REMOVE = "layer.remove"
