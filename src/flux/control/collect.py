@@ -73,11 +73,9 @@ class _Collection:
         there = {key: (size, time) for part in objects.COLLECTED for key, size, time in self._store.list(part)}
         intents = self._read_intents()
         living = frozenset(read_living())
-        needed = self._needed(living, intents, there)
-        deleted, freed = yield from self._delete([key for key in _ordered(tombs) if key not in needed], there)
-        marked = yield from self._mark(
-            [key for key in _ordered(there) if key not in needed and key not in tombs], there
-        )
+        needed = self._needed(living, intents)
+        deleted, freed = yield from self._delete(_ordered(tombs - needed), there)
+        marked = yield from self._mark(_ordered(there.keys() - needed - tombs), there)
         return Collected(marked=marked, deleted=deleted, bytes=freed)
 
     def _read_intents(self) -> list[tuple[str, Intent]]:
