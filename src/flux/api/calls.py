@@ -1,4 +1,4 @@
-"""What each operation does: takes a call's arguments, asks the engine, returns a view.
+"""What each operation does: takes a call's arguments, asks the platform, returns a view.
 
 The functions are the ``call`` of the rows of ``api.operations``, and all that REST and the embedded client run.
 """
@@ -17,8 +17,8 @@ from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
 
 if TYPE_CHECKING:
+    from flux.control.platform import Platform
     from flux.core.access import Actor
-    from flux.engine.engine import Engine
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,135 +45,200 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     mode: int | None = None
 
 
-def create_sandbox(engine: Engine, actor: Actor, call: Arguments) -> views.SandboxView:
+def create_sandbox(platform: Platform, actor: Actor, call: Arguments) -> views.SandboxView:
     """Create a sandbox."""
-    return present.sandbox(engine.create_sandbox(actor, call.body, call.idempotency_key))
+    return present.sandbox(platform.create_sandbox(actor, call.body, call.idempotency_key))
 
 
-def list_sandboxes(engine: Engine, actor: Actor, call: Arguments) -> views.SandboxPage:
+def list_sandboxes(platform: Platform, actor: Actor, call: Arguments) -> views.SandboxPage:
     """List sandboxes."""
-    return present.sandbox_page(engine.list_sandboxes(actor, call.query.limit, call.query.cursor))
+    return present.sandbox_page(platform.list_sandboxes(actor, call.query.limit, call.query.cursor))
 
 
-def get_sandbox(engine: Engine, actor: Actor, call: Arguments) -> views.SandboxView:
+def get_sandbox(platform: Platform, actor: Actor, call: Arguments) -> views.SandboxView:
     """Get a sandbox."""
-    return present.sandbox(engine.get_sandbox(actor, call.path["sandbox"]))
+    return present.sandbox(platform.get_sandbox(actor, call.path["sandbox"]))
 
 
-def delete_sandbox(engine: Engine, actor: Actor, call: Arguments) -> views.Deleted:
+def delete_sandbox(platform: Platform, actor: Actor, call: Arguments) -> views.Deleted:
     """Delete a sandbox."""
-    return views.Deleted(id=engine.delete_sandbox(actor, call.path["sandbox"]).id)
+    return views.Deleted(id=platform.delete_sandbox(actor, call.path["sandbox"]).sandbox.id)
 
 
-def execute(engine: Engine, actor: Actor, call: Arguments) -> views.ExecView:
+def pause(platform: Platform, actor: Actor, call: Arguments) -> views.SandboxView:
+    """Pause a sandbox."""
+    return present.sandbox(platform.pause(actor, call.path["sandbox"], call.body))
+
+
+def resume(platform: Platform, actor: Actor, call: Arguments) -> views.SandboxView:
+    """Resume a sandbox."""
+    return present.sandbox(platform.resume(actor, call.path["sandbox"], call.body))
+
+
+def snapshot(platform: Platform, actor: Actor, call: Arguments) -> views.ArtifactView:
+    """Take a snapshot."""
+    return present.artifact(platform.snapshot(actor, call.path["sandbox"], call.body).artifact)
+
+
+def fork(platform: Platform, actor: Actor, call: Arguments) -> views.SandboxList:
+    """Fork a sandbox."""
+    return present.sandboxes(platform.fork(actor, call.path["sandbox"], call.body))
+
+
+def list_artifacts(platform: Platform, actor: Actor, call: Arguments) -> views.ArtifactList:
+    """List artifacts."""
+    return present.artifacts(platform.list_artifacts(actor, call.query.sandbox))
+
+
+def get_artifact(platform: Platform, actor: Actor, call: Arguments) -> views.ArtifactView:
+    """Get an artifact."""
+    return present.artifact(platform.get_artifact(actor, call.path["artifact"]))
+
+
+def delete_artifact(platform: Platform, actor: Actor, call: Arguments) -> views.ArtifactView:
+    """Forget a snapshot."""
+    return present.artifact(platform.delete_artifact(actor, call.path["artifact"]))
+
+
+def verify_artifact(platform: Platform, actor: Actor, call: Arguments) -> views.ArtifactView:
+    """Hash an artifact."""
+    return present.artifact(platform.verify_artifact(actor, call.path["artifact"]))
+
+
+def collect_artifacts(platform: Platform, actor: Actor, call: Arguments) -> views.CollectedView:
+    """Clear up the object store."""
+    return present.collected(platform.collect_artifacts(actor))
+
+
+def list_nodes(platform: Platform, actor: Actor, call: Arguments) -> views.NodeList:
+    """List nodes."""
+    return present.nodes(platform.list_nodes(actor))
+
+
+def get_node(platform: Platform, actor: Actor, call: Arguments) -> views.NodeView:
+    """Get a node."""
+    return present.node(platform.get_node(actor, call.path["node"]))
+
+
+def add_node(platform: Platform, actor: Actor, call: Arguments) -> views.NodeView:
+    """Register a node."""
+    return present.node(platform.add_node(actor, call.body))
+
+
+def forget_node(platform: Platform, actor: Actor, call: Arguments) -> views.NodeView:
+    """Declare a node lost."""
+    return present.node(platform.forget_node(actor, call.path["node"]))
+
+
+def execute(platform: Platform, actor: Actor, call: Arguments) -> views.ExecView:
     """Run a command to its end."""
-    return present.execution(engine.execute(actor, call.path["sandbox"], call.body))
+    return present.execution(platform.execute(actor, call.path["sandbox"], call.body))
 
 
-def read_file(engine: Engine, actor: Actor, call: Arguments) -> Content:
+def read_file(platform: Platform, actor: Actor, call: Arguments) -> Content:
     """Open a file of a sandbox."""
-    return _content(engine.read_file(actor, call.path["sandbox"], call.query.path), call.query.path)
+    return _content(platform.read_file(actor, call.path["sandbox"], call.query.path), call.query.path)
 
 
-def write_file(engine: Engine, actor: Actor, call: Arguments) -> views.Written:
+def write_file(platform: Platform, actor: Actor, call: Arguments) -> views.Written:
     """Write a file of a sandbox."""
     mode = None if call.query.mode is None else int(call.query.mode, 8)
-    return present.written(engine.write_file(actor, call.path["sandbox"], call.query.path, call.upload, mode))
+    return present.written(platform.write_file(actor, call.path["sandbox"], call.query.path, call.upload, mode))
 
 
-def list_directory(engine: Engine, actor: Actor, call: Arguments) -> views.Listing:
+def list_directory(platform: Platform, actor: Actor, call: Arguments) -> views.Listing:
     """List a directory of a sandbox."""
-    entries = engine.list_directory(actor, call.path["sandbox"], call.query.path)
+    entries = platform.list_directory(actor, call.path["sandbox"], call.query.path)
     return present.listing(call.query.path, entries)
 
 
-def baseline(engine: Engine, actor: Actor, call: Arguments) -> views.BaselineView:
+def baseline(platform: Platform, actor: Actor, call: Arguments) -> views.BaselineView:
     """Remember the tree."""
-    return present.baseline(engine.baseline(actor, call.path["sandbox"]))
+    return present.baseline(platform.baseline(actor, call.path["sandbox"]))
 
 
-def changes(engine: Engine, actor: Actor, call: Arguments) -> views.ChangesView:
+def changes(platform: Platform, actor: Actor, call: Arguments) -> views.ChangesView:
     """Compare the tree with the baseline."""
-    sandbox = engine.get_sandbox(actor, call.path["sandbox"])
-    return present.changes(sandbox.id, engine.changes(actor, sandbox.id, call.query.path))
+    sandbox_id, found = platform.changes(actor, call.path["sandbox"], call.query.path)
+    return present.changes(sandbox_id, found)
 
 
-def dry_run(engine: Engine, actor: Actor, call: Arguments) -> views.DryRunView:
+def dry_run(platform: Platform, actor: Actor, call: Arguments) -> views.DryRunView:
     """Run a command and keep nothing."""
-    return present.dry_run(engine.dry_run(actor, call.path["sandbox"], call.body))
+    return present.dry_run(platform.dry_run(actor, call.path["sandbox"], call.body))
 
 
-def speculate(engine: Engine, actor: Actor, call: Arguments) -> views.ChangesetView:
+def speculate(platform: Platform, actor: Actor, call: Arguments) -> views.ChangesetView:
     """Run a command and stage what it changed."""
-    return present.changeset(engine.speculate(actor, call.path["sandbox"], call.body))
+    return present.changeset(platform.speculate(actor, call.path["sandbox"], call.body))
 
 
-def list_changesets(engine: Engine, actor: Actor, call: Arguments) -> views.ChangesetPage:
+def list_changesets(platform: Platform, actor: Actor, call: Arguments) -> views.ChangesetPage:
     """List the changesets of a sandbox."""
-    page = engine.list_changesets(actor, call.path["sandbox"], call.query.limit, call.query.cursor)
+    page = platform.list_changesets(actor, call.path["sandbox"], call.query.limit, call.query.cursor)
     return present.changeset_page(page)
 
 
-def get_changeset(engine: Engine, actor: Actor, call: Arguments) -> views.ChangesetView:
+def get_changeset(platform: Platform, actor: Actor, call: Arguments) -> views.ChangesetView:
     """Get a changeset."""
-    return present.changeset(engine.get_changeset(actor, *_names(call)))
+    return present.changeset(platform.get_changeset(actor, *_names(call)))
 
 
-def diff(engine: Engine, actor: Actor, call: Arguments) -> views.DiffView:
+def diff(platform: Platform, actor: Actor, call: Arguments) -> views.DiffView:
     """Get a changeset's text diffs."""
-    return present.diff(call.path["changeset"], engine.diff(actor, *_names(call), call.query.path))
+    return present.diff(call.path["changeset"], platform.diff(actor, *_names(call), call.query.path))
 
 
-def changeset_file(engine: Engine, actor: Actor, call: Arguments) -> Content:
+def changeset_file(platform: Platform, actor: Actor, call: Arguments) -> Content:
     """Open the staged content of a file."""
     path = "/" + call.path["path"].removeprefix("/")
-    return _content(engine.changeset_file(actor, *_names(call), path), path)
+    return _content(platform.changeset_file(actor, *_names(call), path), path)
 
 
-def approve(engine: Engine, actor: Actor, call: Arguments) -> views.ChangesetView:
+def approve(platform: Platform, actor: Actor, call: Arguments) -> views.ChangesetView:
     """Approve a changeset."""
-    return present.changeset(engine.approve(actor, *_names(call), call.body))
+    return present.changeset(platform.approve(actor, *_names(call), call.body))
 
 
-def reject(engine: Engine, actor: Actor, call: Arguments) -> views.ChangesetView:
+def reject(platform: Platform, actor: Actor, call: Arguments) -> views.ChangesetView:
     """Reject a changeset."""
-    return present.changeset(engine.reject(actor, *_names(call), call.body))
+    return present.changeset(platform.reject(actor, *_names(call), call.body))
 
 
-def apply(engine: Engine, actor: Actor, call: Arguments) -> views.ChangesetView:
+def apply(platform: Platform, actor: Actor, call: Arguments) -> views.ChangesetView:
     """Apply a changeset."""
-    return present.changeset(engine.apply(actor, *_names(call), call.body))
+    return present.changeset(platform.apply(actor, *_names(call), call.body))
 
 
-def revert(engine: Engine, actor: Actor, call: Arguments) -> views.ChangesetView:
+def revert(platform: Platform, actor: Actor, call: Arguments) -> views.ChangesetView:
     """Make the inverse of a changeset."""
-    return present.changeset(engine.revert(actor, *_names(call), call.body))
+    return present.changeset(platform.revert(actor, *_names(call), call.body))
 
 
-def rerun(engine: Engine, actor: Actor, call: Arguments) -> views.ChangesetView:
+def rerun(platform: Platform, actor: Actor, call: Arguments) -> views.ChangesetView:
     """Repeat a changeset's command."""
-    return present.changeset(engine.rerun(actor, *_names(call), call.body))
+    return present.changeset(platform.rerun(actor, *_names(call), call.body))
 
 
-def compare(engine: Engine, actor: Actor, call: Arguments) -> views.Comparison:
+def compare(platform: Platform, actor: Actor, call: Arguments) -> views.Comparison:
     """Compare changesets."""
-    return present.comparison(engine.compare(actor, call.path["sandbox"], call.query.changeset))
+    return present.comparison(platform.compare(actor, call.path["sandbox"], call.query.changeset))
 
 
-def export(engine: Engine, actor: Actor, call: Arguments) -> Content:
+def export(platform: Platform, actor: Actor, call: Arguments) -> Content:
     """Write a changeset out."""
     form = call.query.format
     name = f"{call.path['changeset']}.{form}"
     media_type = "text/x-diff" if form == "patch" else "application/x-tar"
-    return _content(engine.export(actor, *_names(call), form), name, media_type)
+    return _content(platform.export(actor, *_names(call), form), name, media_type)
 
 
-def wait(engine: Engine, actor: Actor, call: Arguments) -> views.ChangesetView:
+def wait(platform: Platform, actor: Actor, call: Arguments) -> views.ChangesetView:
     """Wait for a decision."""
-    return present.changeset(engine.wait(actor, *_names(call), call.query.timeout_seconds))
+    return present.changeset(platform.wait(actor, *_names(call), call.query.timeout_seconds))
 
 
-def audit(engine: Engine, actor: Actor, call: Arguments) -> views.AuditPage:
+def audit(platform: Platform, actor: Actor, call: Arguments) -> views.AuditPage:
     """List or await audit lines."""
     query = call.query
     filters = AuditFilter(
@@ -184,33 +249,33 @@ def audit(engine: Engine, actor: Actor, call: Arguments) -> views.AuditPage:
         since=None if query.since is None else _seconds(query.since),
     )
     if query.wait_seconds:
-        return present.audit_page(engine.wait_for_audit(actor, filters, query.cursor, query.wait_seconds))
-    return present.audit_page(engine.audit(actor, filters, query.limit, query.cursor))
+        return present.audit_page(platform.wait_for_audit(actor, filters, query.cursor, query.wait_seconds))
+    return present.audit_page(platform.audit(actor, filters, query.limit, query.cursor))
 
 
-def create_key(engine: Engine, actor: Actor, call: Arguments) -> views.NewKey:
+def create_key(platform: Platform, actor: Actor, call: Arguments) -> views.NewKey:
     """Issue a key."""
-    return present.new_key(engine.create_key(actor, call.body))
+    return present.new_key(platform.create_key(actor, call.body))
 
 
-def list_keys(engine: Engine, actor: Actor, call: Arguments) -> views.KeyList:
+def list_keys(platform: Platform, actor: Actor, call: Arguments) -> views.KeyList:
     """List the keys."""
-    return views.KeyList(items=[present.key(key) for key in engine.list_keys(actor)])
+    return views.KeyList(items=[present.key(key) for key in platform.list_keys(actor)])
 
 
-def revoke_key(engine: Engine, actor: Actor, call: Arguments) -> views.KeyView:
+def revoke_key(platform: Platform, actor: Actor, call: Arguments) -> views.KeyView:
     """Revoke a key."""
-    return present.key(engine.revoke_key(actor, call.path["key"]))
+    return present.key(platform.revoke_key(actor, call.path["key"]))
 
 
-def doctor(engine: Engine, actor: Actor, call: Arguments) -> views.Findings:
+def doctor(platform: Platform, actor: Actor, call: Arguments) -> views.Findings:
     """Say what works here."""
-    return present.findings(engine.doctor(actor))
+    return present.findings(platform.doctor(actor))
 
 
-def health(engine: Engine, actor: Actor, call: Arguments) -> views.Health:
+def health(platform: Platform, actor: Actor, call: Arguments) -> views.Health:
     """Say that the engine answers."""
-    return present.health(engine.health())
+    return present.health(platform.health())
 
 
 def _names(call: Arguments) -> tuple[str, str]:

@@ -16,8 +16,8 @@ from flux.core.errors import Code, FluxError
 from flux.core.requests import Exec
 
 if TYPE_CHECKING:
+    from flux.control.platform import Platform
     from flux.core.access import Actor
-    from flux.engine.engine import Engine
 
 CHUNK_BYTES = 1024 * 1024
 
@@ -26,13 +26,13 @@ class EmbeddedClient:
     """Implements ``Client`` over an engine.
 
     Args:
-        engine: the engine.
+        platform: what answers.
         actor: who calls.
         release: called once by ``close``; closes the engine and gives the state directory back.
     """
 
-    def __init__(self, engine: Engine, actor: Actor, release: Callable[[], None] | None = None) -> None:
-        self._engine = engine
+    def __init__(self, platform: Platform, actor: Actor, release: Callable[[], None] | None = None) -> None:
+        self._platform = platform
         self._actor = actor
         self._release = release
 
@@ -49,12 +49,12 @@ class EmbeddedClient:
         row = operation_named(operation)
         wire.require_one_reply(body)
         arguments = self._arguments(row, path, query, body=body, idempotency_key=idempotency_key)
-        return msgspec.json.decode(wire.encode_reply(row.call(self._engine, self._actor, arguments)))
+        return msgspec.json.decode(wire.encode_reply(row.call(self._platform, self._actor, arguments)))
 
     def download(self, operation: str, target: BinaryIO, *, query: Query | None = None, **path: str) -> int:
         """Call an operation that answers with bytes and write them to ``target``."""
         row = operation_named(operation)
-        content: Content = row.call(self._engine, self._actor, self._arguments(row, path, query))
+        content: Content = row.call(self._platform, self._actor, self._arguments(row, path, query))
         try:
             return _copy(content.descriptor, target)
         finally:
@@ -64,7 +64,7 @@ class EmbeddedClient:
         """Call an operation that takes bytes, read from ``source`` to its end."""
         row = operation_named(operation)
         arguments = self._arguments(row, path, query, upload=_chunks(source))
-        return msgspec.json.decode(wire.encode_reply(row.call(self._engine, self._actor, arguments)))
+        return msgspec.json.decode(wire.encode_reply(row.call(self._platform, self._actor, arguments)))
 
     def _arguments(self, row: Operation, path: Mapping[str, str], query: Query | None, **more: Any) -> Arguments:
         """Send a call's parts through their wire forms, so that they are checked as a daemon would."""
@@ -92,7 +92,7 @@ class EmbeddedClient:
 
         rows, columns = size_of(stdout)
         size = TerminalSize(rows=rows, columns=columns) if terminal else None
-        running = self._engine.start_exec(self._actor, sandbox, request, terminal=size)
+        running = self._platform.start_exec(self._actor, sandbox, request, terminal=size)
         try:
             with raw(stdin if terminal else None), watching_size(stdout, size_told):
                 ended = Pump(running, stdin, stdout, stderr).run()
@@ -112,7 +112,7 @@ class EmbeddedClient:
         return self.upload("files.write", source, query=query, sandbox=sandbox)
 
     def close(self) -> None:
-        """Close the engine, if that was handed over. Idempotent."""
+        """Close the platform, if that was handed over. Idempotent."""
         release, self._release = self._release, None
         if release is not None:
             release()

@@ -17,10 +17,10 @@ from flux.core.access import ROLES, Role
 from flux.core.errors import Code, FluxError
 
 if TYPE_CHECKING:
-    from flux.engine.engine import Engine
+    from flux.control.platform import Platform
 
 Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
-Call: TypeAlias = Callable[["Engine", Any, calls.Arguments], Any]
+Call: TypeAlias = Callable[["Platform", Any, calls.Arguments], Any]
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,9 +50,19 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         """Who may call it: the engine's own table (spec: access)."""
         return ROLES[self.name]
 
+    @property
+    def data(self) -> bool:
+        """Whether it is done on the node where the sandbox runs: the data plane (spec: generations, §6)."""
+        return self.name in _DATA or self.name.startswith(("files.", "changeset."))
+
+
+_DATA = ("sandbox.exec", "sandbox.baseline", "sandbox.changes", "sandbox.dry-run", "sandbox.speculate")
 
 SANDBOX = "/v1/sandboxes/{sandbox}"
+NODE = "/v1/nodes/{node}"
+ARTIFACT = "/v1/artifacts/{artifact}"
 CHANGESET = SANDBOX + "/changesets/{changeset}"
+_MOVES = (Code.CONFLICT, Code.ILLEGAL_STATE, Code.FENCED, Code.EXHAUSTED)
 _RUNS = (Code.TOO_LARGE, Code.EXHAUSTED, Code.CONFLICT)
 _DECIDES = (Code.ILLEGAL_STATE, Code.CONFLICT, Code.EXPIRED)
 
@@ -90,10 +100,52 @@ _TABLE = (
         name="sandbox.delete",
         method="DELETE",
         path=SANDBOX,
-        summary="Delete a sandbox; its open changesets are rejected",
+        summary="Delete a sandbox, whatever it is doing; its open changesets are rejected",
         call=calls.delete_sandbox,
         reply=views.Deleted,
         errors=(Code.CONFLICT,),
+    ),
+    Operation(
+        name="sandbox.pause",
+        method="POST",
+        path=SANDBOX + "/pause",
+        summary="Save a sandbox's files and end its processes",
+        call=calls.pause,
+        request=requests.Pause,
+        reply=views.SandboxView,
+        errors=(*_MOVES, Code.NOT_APPLICABLE),
+    ),
+    Operation(
+        name="sandbox.resume",
+        method="POST",
+        path=SANDBOX + "/resume",
+        summary="Make a sandbox run; `woke_from` says from what",
+        call=calls.resume,
+        request=requests.Resume,
+        reply=views.SandboxView,
+        errors=_MOVES,
+    ),
+    Operation(
+        name="sandbox.snapshot",
+        method="POST",
+        path=SANDBOX + "/snapshots",
+        summary="Save a sandbox to an artifact of its own and let it run on",
+        call=calls.snapshot,
+        request=requests.TakeSnapshot,
+        reply=views.ArtifactView,
+        status=201,
+        errors=(*_MOVES, Code.ALREADY_EXISTS, Code.NOT_APPLICABLE),
+    ),
+    Operation(
+        name="sandbox.fork",
+        method="POST",
+        path=SANDBOX + "/fork",
+        summary="Make running sandboxes of one as it is now, or as it was paused; all of them or none",
+        call=calls.fork,
+        request=requests.Fork,
+        reply=views.SandboxList,
+        status=201,
+        errors=(*_MOVES, Code.ALREADY_EXISTS, Code.NOT_APPLICABLE),
     ),
     Operation(
         name="sandbox.exec",
@@ -285,6 +337,85 @@ _TABLE = (
         call=calls.wait,
         query=queries.WaitQuery,
         reply=views.ChangesetView,
+    ),
+    Operation(
+        name="artifact.list",
+        method="GET",
+        path="/v1/artifacts",
+        summary="List the artifacts of the sandboxes that the caller sees, newest first",
+        call=calls.list_artifacts,
+        query=queries.ArtifactsQuery,
+        reply=views.ArtifactList,
+    ),
+    Operation(
+        name="artifact.get",
+        method="GET",
+        path=ARTIFACT,
+        summary="Get an artifact by id, or a snapshot by name",
+        call=calls.get_artifact,
+        reply=views.ArtifactView,
+    ),
+    Operation(
+        name="artifact.delete",
+        method="DELETE",
+        path=ARTIFACT,
+        summary="Forget a snapshot; what nothing else needs of it is collected later",
+        call=calls.delete_artifact,
+        reply=views.ArtifactView,
+        errors=(Code.CONFLICT, Code.NOT_APPLICABLE),
+    ),
+    Operation(
+        name="artifact.verify",
+        method="POST",
+        path=ARTIFACT + "/verify",
+        summary="Hash every part of an artifact where it lies",
+        call=calls.verify_artifact,
+        reply=views.ArtifactView,
+    ),
+    Operation(
+        name="artifact.collect",
+        method="POST",
+        path="/v1/collect",
+        summary="Remove from the object store what nothing needs; marked at one call, deleted at a later one",
+        call=calls.collect_artifacts,
+        reply=views.CollectedView,
+        errors=(Code.NOT_APPLICABLE,),
+    ),
+    Operation(
+        name="node.list",
+        method="GET",
+        path="/v1/nodes",
+        summary="List the nodes",
+        call=calls.list_nodes,
+        reply=views.NodeList,
+    ),
+    Operation(
+        name="node.get",
+        method="GET",
+        path=NODE,
+        summary="Get a node",
+        call=calls.get_node,
+        reply=views.NodeView,
+    ),
+    Operation(
+        name="node.add",
+        method="POST",
+        path="/v1/nodes",
+        summary="Register a node by its manager's address, after asking it who it is",
+        call=calls.add_node,
+        request=requests.AddNode,
+        reply=views.NodeView,
+        status=201,
+        errors=(Code.ALREADY_EXISTS, Code.CONFLICT),
+    ),
+    Operation(
+        name="node.forget",
+        method="DELETE",
+        path=NODE,
+        summary="Declare everything on a node lost, so that its sandboxes wake elsewhere from what is durable",
+        call=calls.forget_node,
+        reply=views.NodeView,
+        errors=(Code.CONFLICT,),
     ),
     Operation(
         name="audit.list",

@@ -14,13 +14,25 @@ from flux.core import paths
 from flux.core.access import Key
 from flux.core.audit import AuditEvent
 from flux.core.changeset import Changes, Changeset, Output
-from flux.core.sandbox import BASE_TEMPLATE, Sandbox
+from flux.core.control import ArtifactStatus, Collected, NodeStatus, SandboxStatus
+from flux.core.sandbox import BASE_TEMPLATE
 from flux.ports.substrate import Check
 
 if TYPE_CHECKING:
     from flux.engine import results
 
-_TIMES = ("created_at", "expires_at", "decided_at", "applied_at", "finished_at", "baseline_at", "revoked_at")
+_TIMES = (
+    "created_at",
+    "expires_at",
+    "decided_at",
+    "applied_at",
+    "finished_at",
+    "baseline_at",
+    "revoked_at",
+    "added_at",
+    "seen_at",
+    "forgotten_at",
+)
 
 
 def rfc3339(seconds: float) -> str:
@@ -65,24 +77,61 @@ def _counts(changes: Changes) -> dict[str, int]:
     }
 
 
-def sandbox(record: Sandbox) -> views.SandboxView:
+def sandbox(status: SandboxStatus) -> views.SandboxView:
     """Return a sandbox's view."""
-    fields = _shared(views.SandboxView, record, but=("net_ports", "mounts", "state", "template"))
-    template = BASE_TEMPLATE if record.built_in else record.template
+    record = status.sandbox
+    own = ("net_ports", "mounts", "state", "template")
+    fields = _shared(views.SandboxView, record, but=own)
     mounts = [views.MountView(source=mount.source, target=mount.target) for mount in record.mounts]
     return views.SandboxView(
         **fields,
-        state=record.state.value,
-        template=template,
+        state=status.state.value,
+        template=BASE_TEMPLATE if record.built_in else record.template,
         net_ports=list(record.net_ports),
         mounts=mounts,
         place=record.place,
+        generation=status.generation,
+        node=status.node,
+        artifact_id=None if status.artifact is None else status.artifact.id,
+        artifact_durable=status.artifact is not None and status.artifact.durable,
+        woke_from=status.woke_from,
+        stopped=status.stopped,
     )
 
 
-def sandbox_page(page: results.Page[Sandbox]) -> views.SandboxPage:
+def sandbox_page(page: results.Page[SandboxStatus]) -> views.SandboxPage:
     """Return a page of sandboxes."""
-    return views.SandboxPage(items=[sandbox(record) for record in page.items], next_cursor=page.next_cursor)
+    return views.SandboxPage(items=[sandbox(status) for status in page.items], next_cursor=page.next_cursor)
+
+
+def sandboxes(statuses: Iterable[SandboxStatus]) -> views.SandboxList:
+    """Return sandboxes."""
+    return views.SandboxList(items=[sandbox(status) for status in statuses])
+
+
+def artifact(status: ArtifactStatus) -> views.ArtifactView:
+    """Return an artifact's view."""
+    return views.ArtifactView(**_shared(views.ArtifactView, status))
+
+
+def artifacts(statuses: Iterable[ArtifactStatus]) -> views.ArtifactList:
+    """Return artifacts."""
+    return views.ArtifactList(items=[artifact(status) for status in statuses])
+
+
+def collected(result: Collected) -> views.CollectedView:
+    """Return what a collection did."""
+    return views.CollectedView(**_shared(views.CollectedView, result))
+
+
+def node(status: NodeStatus) -> views.NodeView:
+    """Return a node's view."""
+    return views.NodeView(**_shared(views.NodeView, status, but=("kinds",)), kinds=list(status.kinds))
+
+
+def nodes(statuses: Iterable[NodeStatus]) -> views.NodeList:
+    """Return nodes."""
+    return views.NodeList(items=[node(status) for status in statuses])
 
 
 def execution(result: results.ExecResult) -> views.ExecView:

@@ -54,6 +54,12 @@ class WriteQuery(PathQuery):
     mode: OctalMode | None = None
 
 
+class ArtifactsQuery(Query):
+    """Whose artifacts; everybody's that the caller sees if no ``sandbox`` is named."""
+
+    sandbox: str | None = None
+
+
 class CompareQuery(Query):
     """The changesets to compare; the parameter is repeated."""
 

@@ -26,6 +26,7 @@ from flux.core.changeset import (
     State,
     Unstaged,
 )
+from flux.core.control import WokeFrom
 from flux.ports.substrate import Check
 
 
@@ -151,7 +152,12 @@ class MountView(View, kw_only=True):
 
 
 class SandboxView(View, kw_only=True):
-    """A sandbox. Sizes in MiB. ``workspace`` is the bound directory, ``place`` where the sandbox itself sees it."""
+    """A sandbox. Sizes in MiB. ``workspace`` is the bound directory, ``place`` where the sandbox itself sees it.
+
+    ``generation``: its executions, counted. ``node``: where it runs, or ran last. ``artifact_id``: what it wakes from,
+    and ``artifact_durable`` whether the object store has it. ``woke_from``: what the execution that runs came from.
+    ``stopped``: it is paused because its execution ended without being saved.
+    """
 
     id: str
     name: str | None
@@ -174,6 +180,12 @@ class SandboxView(View, kw_only=True):
     metadata: dict[str, str]
     owner: str | None
     baseline_at: str | None
+    generation: int
+    node: str | None
+    artifact_id: str | None
+    artifact_durable: bool
+    woke_from: WokeFrom | None
+    stopped: bool
 
 
 class SandboxPage(View, kw_only=True):
@@ -181,6 +193,76 @@ class SandboxPage(View, kw_only=True):
 
     items: list[SandboxView]
     next_cursor: str | None
+
+
+class SandboxList(View, kw_only=True):
+    """Sandboxes, all of them in one reply."""
+
+    items: list[SandboxView]
+
+
+class ArtifactView(View, kw_only=True):
+    """An artifact. Sizes in bytes: ``size`` of all its contents, ``stored`` of those that only it brought.
+
+    ``kind``: ``suspend`` made by a pause, ``snapshot`` made on demand, with its ``name``. ``node``: where it is local.
+    ``durable``: the object store has all of it. ``current``: its sandbox wakes from it. ``error``: of its upload.
+    """
+
+    id: str
+    digest: str
+    sandbox_id: str
+    generation: int
+    kind: Literal["suspend", "snapshot"]
+    name: str | None
+    created_at: str
+    node: str | None
+    durable: bool
+    size: int
+    stored: int
+    current: bool
+    error: str | None
+
+
+class ArtifactList(View, kw_only=True):
+    """Artifacts, newest first."""
+
+    items: list[ArtifactView]
+
+
+class CollectedView(View, kw_only=True):
+    """What a collection did: objects marked for the next one, objects deleted, and their ``bytes``."""
+
+    marked: int
+    deleted: int
+    bytes: int
+
+
+class NodeView(View, kw_only=True):
+    """A node. Sizes in bytes. ``address``: of its manager; ``data_address``: of its data plane.
+
+    ``reachable``: it answered when it was last asked, which ``seen_at`` is the time of if it did. ``forgotten_at``: an
+    operator declared everything on it lost.
+    """
+
+    name: str
+    address: str
+    node_store_id: str
+    kinds: list[str]
+    data_address: str
+    disk_total: int
+    disk_free: int
+    running: int
+    version: str
+    reachable: bool
+    added_at: str
+    seen_at: str | None
+    forgotten_at: str | None
+
+
+class NodeList(View, kw_only=True):
+    """All nodes, by name."""
+
+    items: list[NodeView]
 
 
 class ExecView(OutputFields):

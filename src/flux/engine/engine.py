@@ -8,10 +8,11 @@ sandbox is named by its id or its name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from contextlib import AbstractContextManager
+from typing import Any, Literal
 
 from flux.core.access import Actor, Key
-from flux.core.audit import AuditEvent, AuditFilter
+from flux.core.audit import AuditEvent, AuditFilter, AuditKind
 from flux.core.changeset import Changes, Changeset
 from flux.core.requests import Approve, CreateKey, CreateSandbox, Decide, DryRun, Exec, Speculate
 from flux.core.sandbox import Sandbox
@@ -291,6 +292,16 @@ class Engine:
     def sweep(self) -> None:
         """Expire and delete what is due; speculate, list and get do it too, a daemon calls it now and then."""
         sweep.sweep(self._context)
+
+    def operation(self, actor: Actor, name: str) -> AbstractContextManager[None]:
+        """Run an operation that is not the engine's own as one of its: permitted, its errors Flux's, observed."""
+        return self._context.operation(actor, name)
+
+    def record(
+        self, kind: AuditKind, actor: Actor, *, sandbox_id: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write an audit line."""
+        self._context.stores.audit.append(self._context.line(kind, actor, sandbox_id=sandbox_id, details=details))
 
     def close(self) -> None:
         """End every running execution and release the state directory. Idempotent."""

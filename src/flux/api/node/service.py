@@ -1,4 +1,4 @@
-"""The table of the service's calls: which method of ``ports.node.Node`` answers which, with what, and how long it may take."""
+"""The table of the service's calls: which method of ``ports.node.Node`` answers, with what, and within what time."""
 
 from __future__ import annotations
 

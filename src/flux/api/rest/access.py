@@ -18,7 +18,7 @@ from flux.core.errors import Code, FluxError
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from flux.engine.engine import Engine
+    from flux.control.platform import Platform
 
 _CREDENTIALS = struct.Struct("3i")
 _ANYONE = Actor(name="anyone", role=Role.USER)
@@ -86,7 +86,7 @@ def user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def actor_of(engine: Engine, scope: Scope) -> Actor:
+def actor_of(platform: Platform, scope: Scope) -> Actor:
     """Return who calls. Asks the store; not for the event loop.
 
     Raises:
@@ -104,10 +104,10 @@ def actor_of(engine: Engine, scope: Scope) -> Actor:
             "cannot tell who is calling: send a key in the header Authorization: Bearer KEY; fluxctl takes it from "
             "FLUX_TOKEN or --token",
         )
-    return engine.authenticate(token.strip())
+    return platform.authenticate(token.strip())
 
 
-def admit(engine: Engine, scope: Scope, operation: Operation) -> Actor:
+def admit(platform: Platform, scope: Scope, operation: Operation) -> Actor:
     """Return who calls if the role may do ``operation``. Asks the store; not for the event loop.
 
     Raises:
@@ -115,6 +115,6 @@ def admit(engine: Engine, scope: Scope, operation: Operation) -> Actor:
     """
     if operation.open:
         return _ANYONE
-    actor = actor_of(engine, scope)
+    actor = actor_of(platform, scope)
     permit(actor, operation.name)
     return actor

@@ -27,7 +27,7 @@ from flux.core.errors import Code, FluxError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from flux.engine.engine import Engine
+    from flux.control.platform import Platform
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -35,7 +35,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def build(
-    engine: Engine,
+    platform: Platform,
     observer: RequestObserver,
     metrics: Callable[[], bytes],
     *,
@@ -45,35 +45,35 @@ def build(
     """Return the application.
 
     Args:
-        engine: what answers.
+        platform: what answers.
         observer: hears of every request.
         metrics: renders the Prometheus page.
         exec_output_bytes: how much of each output the reply of an exec holds.
         any_host: answer for any Host header, as behind a proxy.
     """
-    found = routes(engine, metrics, exec_output_bytes=exec_output_bytes)
+    found = routes(platform, metrics, exec_output_bytes=exec_output_bytes)
     return Guard(Router(found, redirect_slashes=False, default=_nowhere), observer, any_host=any_host)
 
 
-def routes(engine: Engine, metrics: Callable[[], bytes], *, exec_output_bytes: int) -> list[BaseRoute]:
+def routes(platform: Platform, metrics: Callable[[], bytes], *, exec_output_bytes: int) -> list[BaseRoute]:
     """Return all routes; those of HTTP lead to a ``Resource`` each."""
     threads = Threads()
-    resources = [_route(path, methods) for path, methods in _by_path(engine, threads, exec_output_bytes).items()]
+    resources = [_route(path, methods) for path, methods in _by_path(platform, threads, exec_output_bytes).items()]
     return [
         *resources,
         _Whole("/openapi.json", Resource({"GET": _openapi})),
-        _Whole("/metrics", Resource({"GET": _Metrics(engine, threads, metrics)})),
+        _Whole("/metrics", Resource({"GET": _Metrics(platform, threads, metrics)})),
         _Whole("/", Resource({"GET": _front})),
         *(_Whole(path, Resource({"GET": page.serve})) for path in page.ROUTES),
-        WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(engine, threads)),
+        WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(platform, threads)),
     ]
 
 
-def _by_path(engine: Engine, threads: Threads, exec_output_bytes: int) -> dict[str, dict[str, Endpoint]]:
+def _by_path(platform: Platform, threads: Threads, exec_output_bytes: int) -> dict[str, dict[str, Endpoint]]:
     paths: dict[str, dict[str, Endpoint]] = {}
     for row in OPERATIONS.values():
         run = row.name == "sandbox.exec"
-        endpoint = ExecEndpoint(engine, threads, exec_output_bytes) if run else Endpoint(engine, threads, row)
+        endpoint = ExecEndpoint(platform, threads, exec_output_bytes) if run else Endpoint(platform, threads, row)
         paths.setdefault(row.path, {})[row.method] = endpoint
     return paths
 
@@ -153,8 +153,8 @@ async def _openapi(request: Request) -> Response:
 class _Metrics:
     """The Prometheus page: open over loopback, for holders of a token elsewhere."""
 
-    def __init__(self, engine: Engine, threads: Threads, render: Callable[[], bytes]) -> None:
-        self._engine = engine
+    def __init__(self, platform: Platform, threads: Threads, render: Callable[[], bytes]) -> None:
+        self._platform = platform
         self._threads = threads
         self._render = render
 
@@ -162,5 +162,5 @@ class _Metrics:
         """Answer with the counts as they are."""
         peer: Peer = request.scope["state"]["peer"]
         if not peer.loopback:
-            await self._threads.quick(actor_of, self._engine, request.scope)
+            await self._threads.quick(actor_of, self._platform, request.scope)
         return Response(await self._threads.quick(self._render), media_type=METRICS_TYPE)

@@ -20,26 +20,26 @@ from flux.core.errors import Code, FluxError
 
 if TYPE_CHECKING:
     from flux.api.rest.threads import Threads
-    from flux.engine.engine import Engine
+    from flux.control.platform import Platform
 
 
 class Endpoint:
     """Answers the requests of one operation.
 
     Args:
-        engine: the engine.
+        platform: what answers.
         threads: where its calls run.
         operation: the row of the table.
     """
 
-    def __init__(self, engine: Engine, threads: Threads, operation: Operation) -> None:
-        self._engine = engine
+    def __init__(self, platform: Platform, threads: Threads, operation: Operation) -> None:
+        self._platform = platform
         self._threads = threads
         self.operation = operation
 
     async def __call__(self, request: Request) -> Response:
         """Check who calls and what is asked, run the call, send its result."""
-        actor = await self._threads.quick(admit, self._engine, request.scope, self.operation)
+        actor = await self._threads.quick(admit, self._platform, request.scope, self.operation)
         request.scope["state"]["actor"] = actor
         return await self.answer(request, actor)
 
@@ -67,12 +67,12 @@ class Endpoint:
         )
 
     def _call(self, actor: Actor, arguments: Arguments) -> Content:
-        content: Content = self.operation.call(self._engine, actor, arguments)
+        content: Content = self.operation.call(self._platform, actor, arguments)
         return content
 
     def _encoded(self, actor: Actor, arguments: Arguments) -> bytes:
         """Return the reply as JSON, encoded in the worker thread and once."""
-        view: Any = self.operation.call(self._engine, actor, arguments)
+        view: Any = self.operation.call(self._platform, actor, arguments)
         return wire.encode_reply(view)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from flux.api.rest.threads import Threads
-    from flux.engine.engine import Engine
+    from flux.control.platform import Platform
     from flux.engine.lifecycle.execute import RunningExec
 
 Carry: TypeAlias = Callable[[Carrier, "Scope", "Receive", "Send"], Awaitable[None]]
@@ -42,8 +42,8 @@ class ExecEndpoint(Endpoint):
         output_bytes: how much of each output a reply holds.
     """
 
-    def __init__(self, engine: Engine, threads: Threads, output_bytes: int) -> None:
-        super().__init__(engine, threads, OPERATIONS["sandbox.exec"])
+    def __init__(self, platform: Platform, threads: Threads, output_bytes: int) -> None:
+        super().__init__(platform, threads, OPERATIONS["sandbox.exec"])
         self._output_bytes = output_bytes
 
     async def answer(self, request: Request, actor: Actor) -> Response:
@@ -56,7 +56,7 @@ class ExecEndpoint(Endpoint):
         return _Reply(Carrier(running, self._threads), data, carry)
 
     def _start(self, actor: Actor, sandbox: str, body: Exec) -> RunningExec:
-        return self._engine.start_exec(actor, sandbox, body)
+        return self._platform.start_exec(actor, sandbox, body)
 
 
 class _Reply(Response):

@@ -25,6 +25,8 @@ _CLOSED = (Code.UNAUTHENTICATED, Code.DENIED)
 _PARAMETERS = {
     "sandbox": "A sandbox's id or name",
     "changeset": "A changeset's id",
+    "artifact": "An artifact's id, or a snapshot's name",
+    "node": "A node's name",
     "key": "A key's id or name",
     "path": "The path of a file in the workspace, without its first slash; its own slashes stand as they are",
 }
@@ -101,7 +103,9 @@ def _errors(row: Operation, schema: dict[str, Any]) -> dict[str, Any]:
         codes.add(Code.NOT_FOUND)
     if row.request is not None:
         codes.add(Code.TOO_LARGE)
-    if row.method != "GET":
+    if row.data:
+        codes.update((Code.ILLEGAL_STATE, Code.FENCED))
+    if row.data or row.method != "GET":
         codes.add(Code.UNKNOWN_OUTCOME)
     statuses: dict[int, list[str]] = {}
     for code in sorted(codes):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from flux.api.rest.threads import Threads
-    from flux.engine.engine import Engine
+    from flux.control.platform import Platform
     from flux.engine.lifecycle.execute import RunningExec
 
 ROUTE = SANDBOX + "/pty"
@@ -66,15 +66,15 @@ class Control(Request):
 class TerminalEndpoint:
     """Answers the WebSocket."""
 
-    def __init__(self, engine: Engine, threads: Threads) -> None:
-        self._engine = engine
+    def __init__(self, platform: Platform, threads: Threads) -> None:
+        self._platform = platform
         self._threads = threads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check who calls, then carry one command."""
         scope["state"]["operation"] = "sandbox.exec"
         _refuse_foreign_origin(scope)
-        actor = await self._threads.quick(admit, self._engine, scope, OPERATIONS["sandbox.exec"])
+        actor = await self._threads.quick(admit, self._platform, scope, OPERATIONS["sandbox.exec"])
         scope["state"]["actor"] = actor
         socket = WebSocket(scope, receive, send)
         await socket.accept()
@@ -90,7 +90,7 @@ class TerminalEndpoint:
             scope["state"]["outcome"] = "aborted"
 
     def _start(self, actor: Any, sandbox: str, request: Exec, size: TerminalSize | None) -> RunningExec:
-        return self._engine.start_exec(actor, sandbox, request, terminal=size)
+        return self._platform.start_exec(actor, sandbox, request, terminal=size)
 
 
 def _refuse_foreign_origin(scope: Scope) -> None:

@@ -1,0 +1,233 @@
+"""Everything that can be asked of Flux: the control plane, and the engine of this process's node, as one object.
+
+A sandbox's life, nodes and artifacts are the control plane's; commands, files and speculation go to the node that has
+the sandbox's route. All methods are synchronous and thread-safe and raise ``FluxError`` only; the first argument is who
+asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from flux.control.dataplane import DataPlane
+from flux.core.audit import AuditKind
+from flux.core.errors import Code, FluxError
+
+if TYPE_CHECKING:
+    from flux.control.plane import ControlPlane
+    from flux.core.access import Actor, Key
+    from flux.core.audit import AuditEvent, AuditFilter
+    from flux.core.control import ArtifactStatus, Collected, Located, NodeStatus, SandboxStatus, Snapshot
+    from flux.core.requests import AddNode, CreateKey, CreateSandbox, Fork, Pause, Resume, TakeSnapshot
+    from flux.engine import results
+    from flux.engine.engine import Engine
+    from flux.ports.substrate import Check
+
+
+class Contacts(Protocol):
+    """Keeps the secrets by which the managers of other nodes are reached."""
+
+    def add(self, name: str, token: str, authority: str | None) -> None:
+        """Keep a node's token, and the certificate authority to trust; ``already_exists`` if there is one."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Forget a node's secrets. Idempotent."""
+        ...
+
+
+class Platform(DataPlane):
+    """One process's Flux.
+
+    Args:
+        engine: the engine of this process: its node's data plane, and everybody's keys and audit log.
+        plane: the control plane.
+        contacts: how other nodes are reached.
+    """
+
+    def __init__(self, engine: Engine, plane: ControlPlane, contacts: Contacts) -> None:
+        super().__init__(engine, _Registered(plane))
+        self._plane = plane
+        self._contacts = contacts
+
+    # A sandbox's life
+
+    def create_sandbox(self, actor: Actor, request: CreateSandbox, idempotency_key: str | None = None) -> SandboxStatus:
+        """Create a sandbox and start it; the same key and request give the same sandbox again."""
+        with self._engine.operation(actor, "sandbox.create"):
+            return self._plane.create_sandbox(actor, request, idempotency_key)
+
+    def list_sandboxes(self, actor: Actor, limit: int = 100, cursor: str | None = None) -> results.Page[SandboxStatus]:
+        """List the actor's sandboxes, newest first."""
+        with self._engine.operation(actor, "sandbox.list"):
+            return self._plane.list_sandboxes(actor, limit, cursor)
+
+    def get_sandbox(self, actor: Actor, sandbox: str) -> SandboxStatus:
+        """Return a sandbox."""
+        with self._engine.operation(actor, "sandbox.get"):
+            return self._plane.get_sandbox(actor, sandbox)
+
+    def delete_sandbox(self, actor: Actor, sandbox: str) -> SandboxStatus:
+        """Delete a sandbox, in whatever state and stage; it never comes back."""
+        with self._engine.operation(actor, "sandbox.delete"):
+            return self._plane.delete_sandbox(actor, sandbox)
+
+    def pause(self, actor: Actor, sandbox: str, request: Pause) -> SandboxStatus:
+        """Save a sandbox and end its execution."""
+        with self._engine.operation(actor, "sandbox.pause"):
+            status = self._plane.pause(actor, sandbox, durable=request.durable)
+        self._record(AuditKind.SANDBOX_PAUSE, actor, status)
+        return status
+
+    def resume(self, actor: Actor, sandbox: str, request: Resume) -> SandboxStatus:
+        """Make a sandbox run; ``woke_from`` says from what."""
+        with self._engine.operation(actor, "sandbox.resume"):
+            status = self._plane.resume(actor, sandbox, request.timeout_seconds)
+        if status.woke_from != "running":
+            self._record(AuditKind.SANDBOX_RESUME, actor, status)
+        return status
+
+    def snapshot(self, actor: Actor, sandbox: str, request: TakeSnapshot) -> Snapshot:
+        """Save a sandbox to an artifact of its own and let it run on."""
+        with self._engine.operation(actor, "sandbox.snapshot"):
+            made = self._plane.snapshot(actor, sandbox, request.name)
+        self._record(AuditKind.SANDBOX_SNAPSHOT, actor, made.status, snapshot=made.artifact.id)
+        return made
+
+    def fork(self, actor: Actor, sandbox: str, request: Fork) -> list[SandboxStatus]:
+        """Make running sandboxes of one as it is; all of them or none."""
+        with self._engine.operation(actor, "sandbox.fork"):
+            made = self._plane.fork(actor, sandbox, request.count, request.name)
+        for status in made:
+            self._record(AuditKind.SANDBOX_FORK, actor, status, of=sandbox)
+        return made
+
+    def locate(self, actor: Actor, sandbox: str) -> Located:
+        """Return where a running sandbox's data plane is."""
+        return self._plane.locate(actor, sandbox)
+
+    # Nodes
+
+    def list_nodes(self, actor: Actor) -> list[NodeStatus]:
+        """List all nodes, by name."""
+        with self._engine.operation(actor, "node.list"):
+            return self._plane.list_nodes(actor)
+
+    def get_node(self, actor: Actor, name: str) -> NodeStatus:
+        """Return a node."""
+        with self._engine.operation(actor, "node.get"):
+            return self._plane.get_node(actor, name)
+
+    def add_node(self, actor: Actor, request: AddNode) -> NodeStatus:
+        """Register a node, after asking it who it is."""
+        with self._engine.operation(actor, "node.add"):
+            self._contacts.add(request.name, request.token, request.authority)
+            try:
+                status = self._plane.add_node(actor, request.name, request.address)
+            except BaseException:
+                self._contacts.forget(request.name)
+                raise
+        self._engine.record(AuditKind.NODE_ADD, actor, details={"node": status.name, "address": status.address})
+        return status
+
+    def forget_node(self, actor: Actor, name: str) -> NodeStatus:
+        """Declare everything on a node lost."""
+        with self._engine.operation(actor, "node.forget"):
+            status = self._plane.forget_node(actor, name)
+        self._contacts.forget(name)
+        self._engine.record(AuditKind.NODE_FORGET, actor, details={"node": status.name})
+        return status
+
+    # Artifacts
+
+    def list_artifacts(self, actor: Actor, sandbox: str | None = None) -> list[ArtifactStatus]:
+        """List the artifacts of the actor's sandboxes, newest first."""
+        with self._engine.operation(actor, "artifact.list"):
+            return self._plane.list_artifacts(actor, sandbox)
+
+    def get_artifact(self, actor: Actor, artifact: str) -> ArtifactStatus:
+        """Return an artifact by id, or a snapshot by name."""
+        with self._engine.operation(actor, "artifact.get"):
+            return self._plane.get_artifact(actor, artifact)
+
+    def delete_artifact(self, actor: Actor, artifact: str) -> ArtifactStatus:
+        """Forget a snapshot."""
+        with self._engine.operation(actor, "artifact.delete"):
+            status = self._plane.delete_artifact(actor, artifact)
+        self._engine.record(
+            AuditKind.ARTIFACT_DELETE, actor, sandbox_id=status.sandbox_id, details={"artifact": status.id}
+        )
+        return status
+
+    def verify_artifact(self, actor: Actor, artifact: str) -> ArtifactStatus:
+        """Hash every part of an artifact."""
+        with self._engine.operation(actor, "artifact.verify"):
+            return self._plane.verify(actor, artifact)
+
+    def collect_artifacts(self, actor: Actor) -> Collected:
+        """Remove from the object store what nothing refers to any more."""
+        with self._engine.operation(actor, "artifact.collect"):
+            return self._plane.collect(actor)
+
+    # Audit, keys, health: the engine's own
+
+    def audit(
+        self, actor: Actor, filters: AuditFilter, limit: int = 100, cursor: str | None = None
+    ) -> results.Page[AuditEvent]:
+        """List audit lines, oldest first."""
+        return self._engine.audit(actor, filters, limit, cursor)
+
+    def wait_for_audit(
+        self, actor: Actor, filters: AuditFilter, cursor: str | None, timeout_seconds: float
+    ) -> results.Page[AuditEvent]:
+        """List the audit lines after ``cursor``, waiting for the first if there are none."""
+        return self._engine.wait_for_audit(actor, filters, cursor, timeout_seconds)
+
+    def create_key(self, actor: Actor, request: CreateKey) -> results.NewKey:
+        """Issue a key."""
+        return self._engine.create_key(actor, request)
+
+    def list_keys(self, actor: Actor) -> list[Key]:
+        """List all keys, oldest first."""
+        return self._engine.list_keys(actor)
+
+    def revoke_key(self, actor: Actor, key: str) -> Key:
+        """Revoke a key by id or name."""
+        return self._engine.revoke_key(actor, key)
+
+    def authenticate(self, token: str) -> Actor:
+        """Return who a token belongs to."""
+        return self._engine.authenticate(token)
+
+    def doctor(self, actor: Actor) -> list[Check]:
+        """Return what works on this machine."""
+        return self._engine.doctor(actor)
+
+    def _record(self, kind: AuditKind, actor: Actor, status: SandboxStatus, **details: object) -> None:
+        told = {"generation": status.generation, "node": status.node, **details}
+        if status.artifact is not None:
+            told["artifact"] = status.artifact.id
+        self._engine.record(kind, actor, sandbox_id=status.sandbox.id, details=told)
+
+
+class _Registered:
+    """Resolves references by the registry; what runs elsewhere is not done here."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    def running(self, actor: Actor, sandbox: str) -> str:
+        """Return the id of a sandbox whose current execution is in this process."""
+        found = self._plane.locate(actor, sandbox)
+        if not found.local:
+            raise FluxError(
+                Code.UNAVAILABLE,
+                f"cannot reach the sandbox {found.sandbox_id} from here: it runs on the node {found.node}, to which a "
+                "daemon forwards; start one: fluxctl daemon start",
+                {"node": found.node},
+            )
+        return found.sandbox_id
+
+    def known(self, actor: Actor, sandbox: str) -> str:
+        """Return the id of a sandbox, whether it runs or not."""
+        return self._plane.get_sandbox(actor, sandbox).sandbox.id
