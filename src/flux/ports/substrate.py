@@ -21,14 +21,19 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
     """An overlay to mount: a writable layer over ``lower`` directories, nearest first.
 
     ``lower_descriptor`` (an open directory, such as another sandbox's merged tree) takes the place of ``lower``.
+    ``below``: another overlay, mounted first and out of sight, whose root is the last lower layer.
     ``throwaway``: what is written need not survive a crash of the machine, so nothing is synced.
+    ``shared``: a lower layer is, or was just now, the writable layer of another overlay; the kernel takes it only
+    without the index that keeps linked names together.
     """
 
     lower: tuple[str, ...]
     upper: str
     work: str
     lower_descriptor: int | None = None
+    below: Overlay | None = None
     throwaway: bool = False
+    shared: bool = False
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +50,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``tree``: the workspace, as a directory to bind or an overlay to mount. ``layout``: ``bound`` puts it at ``/work``
     with the host's system directories read-only beside it; ``managed`` makes it ``/``. ``home`` and ``scratch`` are
-    directories that become ``/home/user`` and ``/tmp``; ``home`` may be an overlay, or ``None`` for the tree's own
-    (managed only). ``hidden``: directories of the host that show as empty wherever the sandbox would see them.
+    directories that become ``/home/user`` and ``/tmp``; ``home`` may be an overlay. Either is ``None`` for the tree's
+    own (managed only). ``hidden``: directories of the host that show as empty wherever the sandbox would see them.
     ``lower_descriptor`` of an overlay may be the ``tree_descriptor`` of an instance that is alive. ``network``:
     ``none`` refuses and records every attempt; ``ports`` allows TCP to ``net_ports`` only.
     """
@@ -55,7 +60,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     layout: Literal["bound", "managed"]
     tree: str | Overlay
     home: str | Overlay | None
-    scratch: str
+    scratch: str | None
     mounts: tuple[Mount, ...] = ()
     hidden: tuple[str, ...] = ()
     limits: Limits = Limits()
@@ -210,6 +215,8 @@ class Substrate(Protocol):
 
     def base_template(self, upper: str) -> tuple[str, ...]:
         """Lay the built-in template under ``upper``, a managed sandbox's writable layer that may be empty yet.
+
+        Where saved layers lie between the two, ``upper`` is a layer of its own, that of an overlay ``below`` them.
 
         Returns:
             The lower layers, nearest first. Called before every start, as what is below may have changed.

@@ -203,7 +203,9 @@ class FakeSubstrate:
         checked(spec)
         try:
             tree = _directory(spec.tree)
-            places = {WORKSPACE if spec.layout == "bound" else "/": tree, "/tmp": _directory(spec.scratch)}
+            places = {WORKSPACE if spec.layout == "bound" else "/": tree}
+            if spec.scratch is not None:
+                places["/tmp"] = _directory(spec.scratch)
             if spec.home is not None:
                 places[HOME] = _directory(spec.home)
         except OSError as error:
@@ -218,7 +220,7 @@ def _directory(place: str | Overlay) -> str:
     if isinstance(place, str):
         os.listdir(place)
         return place
-    lower = list(place.lower)
+    lower = [*place.lower, *([] if place.below is None else [_directory(place.below)])]
     if place.lower_descriptor is not None:
         lower = [f"/proc/self/fd/{place.lower_descriptor}"]
     for layer in reversed(lower):

@@ -136,7 +136,7 @@ class Start:
             if message.kind == Kind.STARTED:
                 self._pid, self._pidfd = message.value, message.descriptors[0]
             elif message.kind == Kind.FAILED:
-                raise self._failure(f"{message.text}: {host.describe(message.value)}")
+                raise self._failure(f"{message.text}: {host.describe(message.value)}", message.value)
             elif message.kind == Kind.NAMESPACES:
                 self._connect(channel)
             elif message.kind == Kind.READY:
@@ -177,11 +177,11 @@ class Start:
             os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
         os.close(self._pidfd)
 
-    def _failure(self, reason: str) -> FluxError:
+    def _failure(self, reason: str, number: int = 0) -> FluxError:
         return FluxError(
             Code.UNAVAILABLE,
             f"cannot start sandbox {self._spec.sandbox_id}: {reason}; fluxctl doctor tells what works here",
-            {"step": reason},
+            {"step": reason, "errno": number},
         )
 
 

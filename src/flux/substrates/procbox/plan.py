@@ -67,16 +67,20 @@ def _invalid(reason: str) -> FluxError:
 
 
 def _overlays(spec: LaunchSpec) -> list[Overlay]:
-    return [place for place in (spec.tree, spec.home) if isinstance(place, Overlay)]
+    return [overlay for place in (spec.tree, spec.home) for overlay in _stack(place)]
+
+
+def _stack(place: str | Overlay | None) -> Iterator[Overlay]:
+    while isinstance(place, Overlay):
+        yield place
+        place = place.below
 
 
 def _host_paths(spec: LaunchSpec) -> Iterator[str]:
-    yield from (spec.scratch, *spec.hidden, *(mount.source for mount in spec.mounts))
-    for place in (spec.tree, spec.home):
-        if isinstance(place, Overlay):
-            yield from (place.upper, place.work, *place.lower)
-        elif place is not None:
-            yield place
+    yield from (*spec.hidden, *(mount.source for mount in spec.mounts))
+    yield from (place for place in (spec.tree, spec.home, spec.scratch) if isinstance(place, str))
+    for overlay in _overlays(spec):
+        yield from (overlay.upper, overlay.work, *overlay.lower)
 
 
 def make_plan(spec: LaunchSpec, host: Host, bounded: Collection[str] = ()) -> Plan:
@@ -139,8 +143,7 @@ def _bound(spec: LaunchSpec, host: Host) -> Iterator[tuple[str, ...]]:
     yield ("dir", "/root", "0700")
     yield ("tmpfs", "/run", "mode=0755,size=16m")
     yield from _kernel(host)
-    yield ("bind", spec.scratch, "/tmp")
-    yield ("dir", "/tmp", "1777")
+    yield from _temporary(spec)
     yield ("symlink", "/tmp", "/var/tmp")
     yield ("symlink", "/run", "/var/run")
     yield from _place(_home(spec), HOME, spec, host)
@@ -153,14 +156,23 @@ def _home(spec: LaunchSpec) -> str | Overlay:
     return spec.home
 
 
+def _temporary(spec: LaunchSpec) -> Iterator[tuple[str, ...]]:
+    if spec.scratch is not None:
+        yield ("bind", spec.scratch, "/tmp")
+        yield ("dir", "/tmp", "1777")
+    elif spec.layout == "managed":
+        yield ("new-dir", "/tmp", "1777")
+    else:
+        raise _invalid("it has no directory for /tmp, and only a managed sandbox has one in its tree")
+
+
 def _managed(spec: LaunchSpec, host: Host) -> Iterator[tuple[str, ...]]:
     """The tree is everything but what the kernel makes."""
     yield from _place(spec.tree, "/", spec, host)
     if spec.network == "ports":
         yield ("cover", "/etc/resolv.conf", etc.RESOLV_CONF)
     yield from _kernel(host)
-    yield ("bind", spec.scratch, "/tmp")
-    yield ("dir", "/tmp", "1777")
+    yield from _temporary(spec)
     if spec.home is not None:
         yield from _place(spec.home, HOME, spec, host)
 
@@ -183,18 +195,27 @@ def _place(tree: str | Overlay, target: str, spec: LaunchSpec, host: Host) -> It
     if isinstance(tree, str):
         yield ("bind", tree, target)
         return
-    lower: Sequence[str] = tree.lower
-    if tree.lower_descriptor is not None:
+    if tree.below is not None:
+        yield ("under", *_layers(tree.below, spec, host))
+    yield ("overlay", target, *_layers(tree, spec, host))
+
+
+def _layers(overlay: Overlay, spec: LaunchSpec, host: Host) -> tuple[str, ...]:
+    lower: Sequence[str] = overlay.lower
+    if overlay.lower_descriptor is not None:
         with_descriptor = [one for one in _overlays(spec) if one.lower_descriptor is not None]
-        lower = (f"fd:{with_descriptor.index(tree)}",)
-    yield ("overlay", target, _options(tree, host), tree.upper, tree.work, str(len(lower)), *lower)
+        lower = (f"fd:{with_descriptor.index(overlay)}",)
+    if overlay.below is not None:
+        lower = (*lower, "under")
+    return (_options(overlay, host), overlay.upper, overlay.work, str(len(lower)), *lower)
 
 
 def _options(overlay: Overlay, host: Host) -> str:
     """With every property of a plain directory that the kernel can keep (spec: speculation)."""
-    fidelity = "index=on,redirect_dir=on,metacopy=off" if host.initial and host.privileged else "userxattr"
-    if host.initial and host.privileged and not overlay.throwaway:
-        # Without it an overlay on this one, for a speculation, could not keep linked names together.
+    index = "off" if overlay.shared else "on"
+    fidelity = f"index={index},redirect_dir=on,metacopy=off" if host.initial and host.privileged else "userxattr"
+    if host.initial and host.privileged and not (overlay.throwaway or overlay.shared or overlay.below):
+        # Without it an overlay on this one could not keep linked names together.
         fidelity += ",nfs_export=on"
     return f"{fidelity},xino=auto" + (",volatile" if overlay.throwaway else "")
 
@@ -209,7 +230,8 @@ def hidden_places(spec: LaunchSpec) -> list[str]:
     views = [(f"/{name}", f"/{name}") for name in ("usr", "bin", "sbin", "lib")] if spec.layout == "bound" else []
     views += _views(spec.tree, WORKSPACE if spec.layout == "bound" else "/")
     views += [] if spec.home is None else _views(spec.home, HOME)
-    views += [(spec.scratch, "/tmp"), *((mount.source, mount.target) for mount in spec.mounts)]
+    views += [] if spec.scratch is None else [(spec.scratch, "/tmp")]
+    views += [(mount.source, mount.target) for mount in spec.mounts]
     places = {
         posixpath.normpath(posixpath.join(target, posixpath.relpath(hidden, source)))
         for hidden in spec.hidden
@@ -220,5 +242,6 @@ def hidden_places(spec: LaunchSpec) -> list[str]:
 
 
 def _views(tree: str | Overlay, target: str) -> list[tuple[str, str]]:
-    sources = tree.lower if isinstance(tree, Overlay) else (tree,)
-    return [(source, target) for source in sources]
+    if isinstance(tree, str):
+        return [(tree, target)]
+    return [(source, target) for overlay in _stack(tree) for source in overlay.lower]

@@ -20,6 +20,7 @@
 static int staging = -1; /* a tmpfs that disappears with the old root: the new root's mount point, masks, layers */
 static int own_proc = -1;
 static int layer_count;
+static int under = -1; /* the root of the overlay that is the last layer of the next one */
 static int cover_count;
 
 static int tree(int directory, const char *path, unsigned flags)
@@ -158,6 +159,8 @@ static int attached_layer(const char *index)
 
 static int open_layer(const char *source)
 {
+    if (strcmp(source, "under") == 0 && under >= 0)
+        return dup(under);
     if (strncmp(source, "fd:", 3) == 0)
         return attached_layer(source + 3);
     int layer = open(source, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -174,29 +177,58 @@ static size_t name_layers(char *options, size_t used, const int *layers, size_t 
     return used;
 }
 
-/* overlay TARGET OPTIONS UPPER WORK COUNT LOWER... */
-void mount_overlay(char **arguments)
+/* OPTIONS UPPER WORK COUNT LOWER... */
+static void mount_layers(int point, const char *target, char **arguments)
 {
-    char options[OPTIONS_MAX];
+    char options[OPTIONS_MAX], name[NAME_MAX_BYTES];
     int layers[LAYERS_MAX];
-    size_t count = strtoul(arguments[4], NULL, 10);
-    char *source = arguments[4] + strlen(arguments[4]) + 1;
-    int upper = open_layer(arguments[2]), work = open_layer(arguments[3]);
+    size_t count = strtoul(arguments[3], NULL, 10);
+    char *source = arguments[3] + strlen(arguments[3]) + 1;
+    int upper = open_layer(arguments[1]), work = open_layer(arguments[2]);
     for (size_t index = 0; index < count && index < LAYERS_MAX; index++) {
         layers[index] = open_layer(source);
         source += strlen(source) + 1;
     }
     size_t used = (size_t)snprintf(options, sizeof options, "%s,upperdir=/proc/self/fd/%d,workdir=/proc/self/fd/%d,lowerdir=",
-                                   arguments[1], upper, work);
+                                   arguments[0], upper, work);
     if (count > LAYERS_MAX || name_layers(options, used, layers, count) >= OPTIONS_MAX) {
         errno = E2BIG;
-        fail("mount overlay on %s", arguments[0]);
+        fail("mount overlay on %s", target);
     }
-    mount_type("overlay", arguments[0], MS_NOSUID | MS_NODEV, options);
+    if (mount("overlay", name_of(point, name), "overlay", MS_NOSUID | MS_NODEV, options) < 0)
+        fail("mount overlay on %s", target);
     for (size_t index = 0; index < count; index++)
         close(layers[index]);
     close(upper);
     close(work);
+}
+
+/* overlay TARGET OPTIONS UPPER WORK COUNT LOWER... */
+void mount_overlay(char **arguments)
+{
+    int point = mount_point(arguments[0]);
+    mount_layers(point, arguments[0], arguments + 1);
+    close(point);
+    mounted(arguments[0]);
+}
+
+/* under OPTIONS UPPER WORK COUNT LOWER...: an overlay in the staging tmpfs, for the next one to lie on. */
+void mount_under(char **arguments)
+{
+    char name[NAME_MAX_BYTES];
+    snprintf(name, sizeof name, "under%d", layer_count++);
+    if (mkdirat(staging, name, 0755) < 0)
+        fail("make a place for a layer");
+    int point = openat(staging, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (point < 0)
+        fail("open a place for a layer");
+    mount_layers(point, "the layers above", arguments);
+    close(point);
+    if (under >= 0)
+        close(under);
+    under = openat(staging, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (under < 0)
+        fail("open the layers below");
 }
 
 static int point_for(int mount, const char *target)
@@ -259,6 +291,16 @@ void make_directory(char **arguments)
     if (chmod(name_of(directory, name), (mode_t)strtoul(arguments[1], NULL, 8)) < 0)
         fail("set the mode of %s", arguments[0]);
     close(directory);
+}
+
+/* Nothing happens where there is one already, whatever its mode. */
+void make_new_directory(char **arguments)
+{
+    int there = target_open(arguments[0], O_PATH | O_NOFOLLOW);
+    if (there < 0)
+        make_directory(arguments);
+    else
+        close(there);
 }
 
 /* file TARGET MODE CONTENT */
