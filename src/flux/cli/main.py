@@ -25,6 +25,8 @@ _BROKEN_PIPE = SIGNAL_BASE + 13
 
 GROUPS = {
     "sandbox": "flux.cli.sandbox:sandbox",
+    "node": "flux.cli.node:node",
+    "artifacts": "flux.cli.artifacts:artifacts",
     "audit": "flux.cli.audit:audit",
     "events": "flux.cli.audit:events",
     "doctor": "flux.cli.doctor:doctor",

@@ -31,6 +31,10 @@ COMMANDS = {
     "list": "flux.cli.sandbox:list_",
     "get": "flux.cli.sandbox:get",
     "rm": "flux.cli.sandbox:remove",
+    "pause": "flux.cli.life:pause",
+    "resume": "flux.cli.life:resume",
+    "snapshot": "flux.cli.life:snapshot",
+    "fork": "flux.cli.life:fork",
     "exec": "flux.cli.execute:exec_",
     "shell": "flux.cli.execute:shell",
     "cp": "flux.cli.copy:copy",
@@ -97,7 +101,10 @@ class _ReadOnlyMount(click.ParamType[MountRequest]):
 @click.option("--memory-mib", type=click.IntRange(min=1), help="Bound of its memory, in MiB.")
 @click.option("--cpus", type=click.FloatRange(min=0, min_open=True), help="Bound of its processor time, in processors.")
 @click.option("--pids", type=click.IntRange(min=1), help="Bound of its processes and threads.")
-@click.option("--ttl-seconds", type=click.IntRange(min=1), help="Delete it after this time.")
+@click.option("--ttl-seconds", type=click.IntRange(min=1), help="Its time-out; what happens then: --on-timeout.")
+@click.option(
+    "--on-timeout", type=click.Choice(["kill", "pause"]), default="kill", show_default=True, help="At its time-out."
+)
 @click.option("--owner", metavar="KEY", help="The key that it is for, by id or name: how an agent gets its sandbox.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key and options give the same sandbox again.")
 @pass_invocation

@@ -61,7 +61,11 @@ def sandbox(console: Console, item: Reply, now: float) -> None:
         ("sandbox", item["id"]),
         ("name", printable(item["name"] or "-")),
         ("kind", item["kind"]),
-        ("state", item["state"]),
+        ("state", "paused, as its execution ended by itself" if item["stopped"] else item["state"]),
+        (
+            "runs on" if item["state"] == "running" else "ran on",
+            f"{item['node'] or '-'}, generation {item['generation']}",
+        ),
         ("workspace", f"{printable(place)}, seen inside as {item['place']}"),
         ("network", f"TCP to the ports {ports}" if ports else "none"),
         ("created", words.local_time(item["created_at"])),
@@ -74,6 +78,90 @@ def sandbox(console: Console, item: Reply, now: float) -> None:
     fields.extend((name, f"at most {value}{unit}") for name, (value, unit) in limits.items() if value is not None)
     if item["expires_at"]:
         fields.append(("expires", words.until(item["expires_at"], now)))
+    record(console, fields)
+
+
+def nodes(console: Console, reply: Reply) -> None:
+    """Print a list of nodes."""
+    rows = [
+        (
+            printable(item["name"]),
+            _node_state(item),
+            printable(item["address"] or "in this process"),
+            ", ".join(item["kinds"]),
+            str(item["running"]),
+            words.size(item["disk_free"]),
+            words.local_time(item["seen_at"]) if item["seen_at"] else "never",
+        )
+        for item in reply["items"]
+    ]
+    table(console, ("NAME", "STATE", "ADDRESS", "KINDS", "RUNNING", "FREE", "SEEN"), rows, empty="There is no node.")
+
+
+def _node_state(item: Reply) -> Cell:
+    if item["forgotten_at"]:
+        return Text("forgotten", style="dim")
+    return "reachable" if item["reachable"] else Text("unreachable", style="red")
+
+
+def node(console: Console, item: Reply) -> None:
+    """Print one node."""
+    free, total = words.size(item["disk_free"]), words.size(item["disk_total"])
+    fields: list[tuple[str, Cell]] = [
+        ("node", printable(item["name"])),
+        ("state", _node_state(item)),
+        ("manager", printable(item["address"] or "in this process")),
+        ("data plane", printable(item["data_address"] or "in this process")),
+        ("store", item["node_store_id"]),
+        ("kinds", ", ".join(item["kinds"])),
+        ("running", str(item["running"])),
+        ("disk", f"{free} of {total} free"),
+        ("version", printable(item["version"])),
+        ("added", words.local_time(item["added_at"])),
+    ]
+    record(console, fields)
+
+
+def artifacts(console: Console, reply: Reply) -> None:
+    """Print a list of artifacts."""
+    rows = [
+        (
+            item["id"],
+            item["sandbox_id"],
+            printable(item["name"] or item["kind"]),
+            _safety(item),
+            words.size(item["size"]),
+            words.size(item["stored"]),
+            words.local_time(item["created_at"]),
+        )
+        for item in reply["items"]
+    ]
+    titles = ("ID", "SANDBOX", "NAME", "WHERE", "SIZE", "NEW", "CREATED")
+    table(console, titles, rows, empty="There is no artifact.")
+
+
+def _safety(item: Reply) -> Cell:
+    if item["error"]:
+        return Text(f"node {item['node']}, upload fails", style="yellow")
+    return "object store" if item["durable"] else f"node {item['node']}"
+
+
+def artifact(console: Console, item: Reply) -> None:
+    """Print one artifact."""
+    fields: list[tuple[str, Cell]] = [
+        ("artifact", item["id"]),
+        ("digest", item["digest"]),
+        ("sandbox", f"{item['sandbox_id']}, generation {item['generation']}"),
+        ("made by", "a snapshot" if item["kind"] == "snapshot" else "a pause"),
+        ("name", printable(item["name"] or "-")),
+        ("where", _safety(item)),
+        ("size", f"{words.size(item['size'])}, {words.size(item['stored'])} of it new"),
+        ("created", words.local_time(item["created_at"])),
+    ]
+    if item["current"]:
+        fields.append(("current", "its sandbox wakes from it"))
+    if item["error"]:
+        fields.append(("upload", printable(item["error"])))
     record(console, fields)
 
 
