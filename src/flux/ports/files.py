@@ -29,6 +29,10 @@ class Files(Protocol):
         """Write all of ``data`` at the descriptor's position."""
         ...
 
+    def extend(self, step: Point, descriptor: int, size: int) -> None:
+        """Make a file that is shorter ``size`` bytes long; what is added is a hole."""
+        ...
+
     def copy(self, step: Point, source: int, target: int) -> None:
         """Copy all content of ``source`` to the empty ``target``, sharing extents where possible and keeping holes."""
         ...

@@ -75,6 +75,12 @@ class ForgetfulFiles:
         self._inner.write(step, descriptor, data)
         self._note({_key(reader)}, lambda: _put_back(reader, size, before, position), content=True)
 
+    def extend(self, step: Point, descriptor: int, size: int) -> None:
+        before = os.fstat(descriptor).st_size
+        self._inner.extend(step, descriptor, size)
+        held = os.dup(descriptor)
+        self._note({_key(held)}, lambda: os.ftruncate(held, before), content=True)
+
     def copy(self, step: Point, source: int, target: int) -> None:
         self._inner.copy(step, source, target)
         held = os.dup(target)

@@ -47,6 +47,10 @@ class SystemFiles:
         while left:
             left = left[os.write(descriptor, left) :]
 
+    def extend(self, step: Point, descriptor: int, size: int) -> None:
+        reach(step)
+        os.ftruncate(descriptor, size)
+
     def copy(self, step: Point, source: int, target: int) -> None:
         reach(step)
         try:
