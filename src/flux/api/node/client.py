@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import socket
 from typing import Any, TypeVar
 
 import grpc
@@ -119,32 +119,19 @@ class NodeClient:
             raise self._unknown(name, f"its answer cannot be read ({type(error).__name__})") from error
 
     def _connect(self, name: str) -> None:
-        """Wait for a connection, so that a node that cannot be reached is told from one that does not answer."""
-        settled = threading.Event()
-        state: list[Any] = []
-
-        def changed(now: grpc.ChannelConnectivity) -> None:
-            state.append(now)
-            if now in (
-                grpc.ChannelConnectivity.READY,
-                grpc.ChannelConnectivity.TRANSIENT_FAILURE,
-                grpc.ChannelConnectivity.SHUTDOWN,
-            ):
-                settled.set()
-
+        """Tell a node that cannot be reached from one that does not answer: the one was sent nothing for sure."""
+        host, _, port = self._address.rpartition(":")
         try:
-            self._channel.subscribe(changed, try_to_connect=True)
-            settled.wait(_CONNECT_SECONDS)
-            self._channel.unsubscribe(changed)
-        except ValueError as error:
+            with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS):
+                return
+        except (OSError, ValueError) as error:
             raise self._unreachable(name) from error
-        if not state or state[-1] is not grpc.ChannelConnectivity.READY:
-            raise self._unreachable(name)
 
     def _send(self, name: str, row: Call, raw: bytes) -> bytes:
         try:
             call = self._channel.unary_unary(f"/{NAME}/{name}")
-            reply: bytes = call(raw, timeout=row.deadline_seconds * self._factor, metadata=self._metadata)
+            timeout = row.deadline_seconds * self._factor
+            reply: bytes = call(raw, timeout=timeout, metadata=self._metadata, wait_for_ready=True)
             return reply
         except grpc.RpcError as error:
             raise self._failed(name, error) from error
