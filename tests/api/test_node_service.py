@@ -1,4 +1,4 @@
-"""The gRPC service and its client: what the node says arrives as it was said, and nothing else is taken for its word."""
+"""gRPC service and client: what the node says arrives as it was said; nothing else is taken for its word."""
 
 from __future__ import annotations
 
