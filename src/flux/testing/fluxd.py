@@ -1,4 +1,4 @@
-"""``fluxd`` with failpoints armed from a file, for tests across processes: ``python -m flux.testing.fluxd --faults FILE …``.
+"""``fluxd`` with failpoints armed from a file, for tests across processes: ``python -m flux.testing.fluxd --faults FILE``.
 
 The program that ships knows nothing of this. ``FILE`` is read anew at every point that is reached, so that a test arms
 and disarms while the daemon runs. Each line is ``POINT SANDBOX|* TIMES ACTION``, with an action of
@@ -11,6 +11,8 @@ and disarms while the daemon runs. Each line is ``POINT SANDBOX|* TIMES ACTION``
     the step waits until the line is gone from the file.
 
 ``TIMES`` is how often the line acts. Every point that a line acted at is appended to ``FILE.reached``, before it acts.
+
+``--clock FILE`` sets the daemon's wall clock: as many seconds as the file says beside the machine's, read at each look.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 
 from flux import failpoints
+from flux.app.clock import SystemClock
 from flux.core.errors import Code, FluxError
 from flux.failpoints import Point
 
@@ -99,14 +103,37 @@ class Faults:
             time.sleep(_POLL_SECONDS)
 
 
+def set_clock(file: Path) -> None:
+    """Let this process's wall clock be beside the machine's by what the file says, if it is there."""
+    machine = SystemClock.wall
+
+    def wall(clock: SystemClock) -> float:
+        try:
+            return machine(clock) + float(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return machine(clock)
+
+    SystemClock.wall = wall  # type: ignore[method-assign]
+
+
+def _taken(option: str) -> Path | None:
+    """Take an option that ``fluxd`` itself does not know, with its value, from the command line."""
+    if option not in sys.argv:
+        return None
+    at = sys.argv.index(option)
+    _, value = sys.argv[at : at + 2]
+    del sys.argv[at : at + 2]
+    return Path(value)
+
+
 def main() -> None:
-    """Arm the faults, then be ``fluxd``."""
+    """Arm the faults, set the clock, then be ``fluxd``."""
     from flux.app.fluxd import main as fluxd
 
-    at = sys.argv.index("--faults")
-    file = Path(sys.argv[at + 1])
-    del sys.argv[at : at + 2]
-    with failpoints.armed(Faults(file)):
+    faults, clock = _taken("--faults"), _taken("--clock")
+    if clock is not None:
+        set_clock(clock)
+    with failpoints.armed(Faults(faults)) if faults is not None else nullcontext():
         fluxd()
 
 
