@@ -1,4 +1,4 @@
-"""``fluxd`` with failpoints armed from a file, for tests across processes: ``python -m flux.testing.fluxd --faults FILE``.
+"""``fluxd`` with failpoints armed from a file, for tests of processes: ``python -m flux.testing.fluxd --faults FILE …``.
 
 The program that ships knows nothing of this. ``FILE`` is read anew at every point that is reached, so that a test arms
 and disarms while the daemon runs. Each line is ``POINT SANDBOX|* TIMES ACTION``, with an action of
@@ -113,7 +113,7 @@ def set_clock(file: Path) -> None:
         except FileNotFoundError:
             return machine(clock)
 
-    SystemClock.wall = wall  # type: ignore[method-assign]
+    SystemClock.wall = wall  # type: ignore[assignment, method-assign]
 
 
 def _taken(option: str) -> Path | None:
