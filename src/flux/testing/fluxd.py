@@ -1,4 +1,4 @@
-"""``fluxd`` with failpoints armed from a file, for tests of processes: ``python -m flux.testing.fluxd --faults FILE …``.
+"""``fluxd`` with failpoints armed from a file, for tests of processes: ``python -m flux.testing.fluxd --faults FILE``.
 
 The program that ships knows nothing of this. ``FILE`` is read anew at every point that is reached, so that a test arms
 and disarms while the daemon runs. Each line is ``POINT SANDBOX|* TIMES ACTION``, with an action of
