@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -60,6 +60,7 @@ class LayerStore:
         self._files = files
         self._state = state
         self._lock = threading.RLock()
+        self._unnamed: set[str] = set()
         root = os.open(state, DIRECTORY)
         try:
             self._layers = self._part(root, LAYERS)
@@ -102,6 +103,7 @@ class LayerStore:
         layer_id = digest_of(data)
         name = os.path.basename(draft)
         with self._lock:
+            self._unnamed.add(layer_id)
             if self.has(layer_id):
                 self.discard(draft)
                 return layer_id
@@ -120,6 +122,7 @@ class LayerStore:
         data = encode(layer)
         layer_id = digest_of(data)
         with self._lock:
+            self._unnamed.add(layer_id)
             if self.has(layer_id):
                 return layer_id
             self._remove(layer_id)
@@ -148,6 +151,7 @@ class LayerStore:
                 return False
             finally:
                 os.close(held)
+            self._unnamed.discard(layer_id)
             self._remove(layer_id)
         return True
 
@@ -189,6 +193,16 @@ class LayerStore:
     def has(self, layer_id: str) -> bool:
         """Tell whether a layer is there."""
         return os.path.lexists(self.tree(layer_id))
+
+    def unnamed(self) -> frozenset[str]:
+        """Return the layers that were published since the start for artifacts which are not written yet."""
+        with self._lock:
+            return frozenset(self._unnamed)
+
+    def release(self, layer_ids: Iterable[str]) -> None:
+        """Say that the artifact for which layers were published will not be written: nothing holds them any more."""
+        with self._lock:
+            self._unnamed.difference_update(layer_ids)
 
     def layers(self) -> list[str]:
         """Return the ids of all layers, sorted."""
@@ -278,6 +292,7 @@ class LayerStore:
                 if not self.has(layer_id):
                     raise missing("layer", layer_id)
             self._replace(self._artifacts, reference.id + _SUFFIX, data)
+            self._unnamed.difference_update(artifact.layers)
         return reference
 
     def has_artifact(self, artifact_id: str) -> bool:
