@@ -175,18 +175,11 @@ class ObjectsSection(Section, frozen=True):
     url: Annotated[
         str | None,
         Meta(
-            description="`file:///DIR`, `s3://BUCKET/PREFIX`, or `none` to keep artifacts on their node only; unset: "
+            description="`file:///DIR`, `s3://BUCKET/PREFIX?endpoint=URL&region=NAME` with keys from the usual `AWS_…` "
+            "variables, or `none` to keep artifacts on their node only; unset: "
             "`objects` in the state directory."
         ),
     ] = None
-    endpoint: Annotated[
-        str | None,
-        Meta(
-            description="URL of an S3-compatible service that is not Amazon's; its keys come from the "
-            "usual `AWS_…` variables."
-        ),
-    ] = None
-    region: Annotated[str | None, Meta(description="Region of the bucket.")] = None
 
 
 class Config(Section, frozen=True):

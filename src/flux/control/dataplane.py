@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import msgspec
+
+from flux.engine.expected import expect
+
 if TYPE_CHECKING:
     from flux.core.access import Actor
     from flux.core.changeset import Changes, Changeset
@@ -18,11 +22,18 @@ if TYPE_CHECKING:
     from flux.engine.lifecycle.execute import RunningExec
 
 
+class Execution(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution of a sandbox of this process's engine."""
+
+    sandbox_id: str
+    generation: int
+
+
 class Resolver(Protocol):
     """Tells which sandbox of this process's engine a call is about."""
 
-    def running(self, actor: Actor, sandbox: str) -> str:
-        """Return the id of a sandbox whose current execution is here.
+    def running(self, actor: Actor, sandbox: str) -> Execution:
+        """Return the execution of a sandbox that runs here.
 
         Raises:
             FluxError: ``not_found``; ``illegal_state`` if it does not run; ``fenced`` for an older generation.
@@ -144,7 +155,11 @@ class DataPlane:
         return self._engine.health()
 
     def _running(self, actor: Actor, sandbox: str) -> str:
-        return self._resolver.running(actor, sandbox)
+        """Return the sandbox's id; what this call does next refuses any other generation of it."""
+        execution = self._resolver.running(actor, sandbox)
+        expect(execution.generation)
+        return execution.sandbox_id
 
     def _known(self, actor: Actor, sandbox: str) -> str:
+        expect(None)
         return self._resolver.known(actor, sandbox)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from flux.control.dataplane import DataPlane
+from flux.control.dataplane import DataPlane, Execution
 from flux.core.audit import AuditKind
 from flux.core.errors import Code, FluxError
 
@@ -43,10 +43,12 @@ class Platform(DataPlane):
         engine: the engine of this process: its node's data plane, and everybody's keys and audit log.
         plane: the control plane.
         contacts: how other nodes are reached.
+        local: the name of the node in this process, if there is one.
     """
 
-    def __init__(self, engine: Engine, plane: ControlPlane, contacts: Contacts) -> None:
+    def __init__(self, engine: Engine, plane: ControlPlane, contacts: Contacts, local: str | None) -> None:
         super().__init__(engine, _Registered(plane))
+        self._local = local
         self._plane = plane
         self._contacts = contacts
 
@@ -102,9 +104,20 @@ class Platform(DataPlane):
             self._record(AuditKind.SANDBOX_FORK, actor, status, of=sandbox)
         return made
 
-    def locate(self, actor: Actor, sandbox: str) -> Located:
-        """Return where a running sandbox's data plane is."""
-        return self._plane.locate(actor, sandbox)
+    def elsewhere(self, actor: Actor, sandbox: str) -> Located | None:
+        """Return where a sandbox's data plane is if its node is another process; ``None`` if it is this one.
+
+        Raises:
+            FluxError: ``not_found``; ``illegal_state`` if it runs nowhere and ran last on another node.
+        """
+        try:
+            found = self._plane.locate(actor, sandbox)
+        except FluxError as error:
+            # What was recorded of a sandbox can be read where it ran last, also while it is paused.
+            if error.code is Code.ILLEGAL_STATE and self._plane.get_sandbox(actor, sandbox).node == self._local:
+                return None
+            raise
+        return None if found.local else found
 
     # Nodes
 
@@ -216,8 +229,8 @@ class _Registered:
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
 
-    def running(self, actor: Actor, sandbox: str) -> str:
-        """Return the id of a sandbox whose current execution is in this process."""
+    def running(self, actor: Actor, sandbox: str) -> Execution:
+        """Return the execution of a sandbox that runs in this process."""
         found = self._plane.locate(actor, sandbox)
         if not found.local:
             raise FluxError(
@@ -226,7 +239,7 @@ class _Registered:
                 "daemon forwards; start one: fluxctl daemon start",
                 {"node": found.node},
             )
-        return found.sandbox_id
+        return Execution(sandbox_id=found.sandbox_id, generation=found.generation)
 
     def known(self, actor: Actor, sandbox: str) -> str:
         """Return the id of a sandbox, whether it runs or not."""

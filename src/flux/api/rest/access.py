@@ -97,7 +97,8 @@ def actor_of(platform: Platform, scope: Scope) -> Actor:
         if peer.uid not in (0, os.geteuid()):
             raise FluxError(Code.DENIED, f"cannot serve the user with id {peer.uid} here: use a key over HTTP")
         return Actor(name=user_name(peer.uid), role=Role.ADMIN)
-    scheme, _, token = (header(scope, b"authorization") or "").partition(" ")
+    authorization = header(scope, b"authorization")
+    scheme, _, token = (authorization or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise FluxError(
             Code.UNAUTHENTICATED,

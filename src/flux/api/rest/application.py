@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -27,6 +27,7 @@ from flux.core.errors import Code, FluxError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from flux.api.rest.gate import Gate
     from flux.control.platform import Platform
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -35,7 +36,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def build(
-    platform: Platform,
+    gate: Gate,
     observer: RequestObserver,
     metrics: Callable[[], bytes],
     *,
@@ -45,35 +46,56 @@ def build(
     """Return the application.
 
     Args:
-        platform: what answers.
+        gate: who may call, and what answers.
         observer: hears of every request.
         metrics: renders the Prometheus page.
         exec_output_bytes: how much of each output the reply of an exec holds.
         any_host: answer for any Host header, as behind a proxy.
     """
-    found = routes(platform, metrics, exec_output_bytes=exec_output_bytes)
+    found = routes(gate, metrics, exec_output_bytes=exec_output_bytes)
     return Guard(Router(found, redirect_slashes=False, default=_nowhere), observer, any_host=any_host)
 
 
-def routes(platform: Platform, metrics: Callable[[], bytes], *, exec_output_bytes: int) -> list[BaseRoute]:
-    """Return all routes; those of HTTP lead to a ``Resource`` each."""
+def build_node(
+    gate: Gate,
+    observer: RequestObserver,
+    metrics: Callable[[], bytes],
+    *,
+    exec_output_bytes: int,
+    any_host: bool = False,
+) -> ASGIApp:
+    """Return the application of a node: what is done where a sandbox runs, and nothing else (spec: generations, §6)."""
     threads = Threads()
-    resources = [_route(path, methods) for path, methods in _by_path(platform, threads, exec_output_bytes).items()]
+    rows = [row for row in OPERATIONS.values() if row.data or row.open]
+    found: list[BaseRoute] = [
+        _route(path, methods) for path, methods in _by_path(gate, threads, exec_output_bytes, rows).items()
+    ]
+    found += [_Whole("/metrics", Resource({"GET": _Metrics(None, threads, metrics)}))]
+    found += [WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(gate, threads))]
+    return Guard(Router(found, redirect_slashes=False, default=_nowhere), observer, any_host=any_host)
+
+
+def routes(gate: Gate, metrics: Callable[[], bytes], *, exec_output_bytes: int) -> list[BaseRoute]:
+    """Return all routes; those of HTTP lead to a ``Resource`` each."""
+    threads, rows = Threads(), list(OPERATIONS.values())
+    resources = [_route(path, methods) for path, methods in _by_path(gate, threads, exec_output_bytes, rows).items()]
     return [
         *resources,
         _Whole("/openapi.json", Resource({"GET": _openapi})),
-        _Whole("/metrics", Resource({"GET": _Metrics(platform, threads, metrics)})),
+        _Whole("/metrics", Resource({"GET": _Metrics(gate.platform, threads, metrics)})),
         _Whole("/", Resource({"GET": _front})),
         *(_Whole(path, Resource({"GET": page.serve})) for path in page.ROUTES),
-        WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(platform, threads)),
+        WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(gate, threads)),
     ]
 
 
-def _by_path(platform: Platform, threads: Threads, exec_output_bytes: int) -> dict[str, dict[str, Endpoint]]:
+def _by_path(
+    gate: Gate, threads: Threads, exec_output_bytes: int, rows: Iterable[Operation]
+) -> dict[str, dict[str, Endpoint]]:
     paths: dict[str, dict[str, Endpoint]] = {}
-    for row in OPERATIONS.values():
+    for row in rows:
         run = row.name == "sandbox.exec"
-        endpoint = ExecEndpoint(platform, threads, exec_output_bytes) if run else Endpoint(platform, threads, row)
+        endpoint = ExecEndpoint(gate, threads, exec_output_bytes) if run else Endpoint(gate, threads, row)
         paths.setdefault(row.path, {})[row.method] = endpoint
     return paths
 
@@ -153,7 +175,7 @@ async def _openapi(request: Request) -> Response:
 class _Metrics:
     """The Prometheus page: open over loopback, for holders of a token elsewhere."""
 
-    def __init__(self, platform: Platform, threads: Threads, render: Callable[[], bytes]) -> None:
+    def __init__(self, platform: Platform | None, threads: Threads, render: Callable[[], bytes]) -> None:
         self._platform = platform
         self._threads = threads
         self._render = render
@@ -162,5 +184,7 @@ class _Metrics:
         """Answer with the counts as they are."""
         peer: Peer = request.scope["state"]["peer"]
         if not peer.loopback:
+            if self._platform is None:
+                raise FluxError(Code.DENIED, "cannot show the metrics of a node to other machines: ask for them here")
             await self._threads.quick(actor_of, self._platform, request.scope)
         return Response(await self._threads.quick(self._render), media_type=METRICS_TYPE)

@@ -12,36 +12,48 @@ from starlette.responses import Response
 from flux.api import wire
 from flux.api.calls import Arguments, Content
 from flux.api.operations import Operation
-from flux.api.rest.access import admit
 from flux.api.rest.bodies import BODY_BYTES_MAX, ContentReply, json_reply, read_body, upload
 from flux.core import paths
 from flux.core.access import Actor
 from flux.core.errors import Code, FluxError
 
 if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from flux.api.rest.gate import Gate
     from flux.api.rest.threads import Threads
-    from flux.control.platform import Platform
+    from flux.core.control import Located
 
 
 class Endpoint:
     """Answers the requests of one operation.
 
     Args:
-        platform: what answers.
+        gate: who may call, and what answers.
         threads: where its calls run.
         operation: the row of the table.
     """
 
-    def __init__(self, platform: Platform, threads: Threads, operation: Operation) -> None:
-        self._platform = platform
+    def __init__(self, gate: Gate, threads: Threads, operation: Operation) -> None:
+        self._gate = gate
+        self._platform = gate.platform
         self._threads = threads
         self.operation = operation
 
     async def __call__(self, request: Request) -> Response:
         """Check who calls and what is asked, run the call, send its result."""
-        actor = await self._threads.quick(admit, self._platform, request.scope, self.operation)
+        sandbox = path_values(self.operation.path, request.scope["raw_path"]).get("sandbox")
+        actor, located = await self._threads.quick(self._admit, request.scope, sandbox)
         request.scope["state"]["actor"] = actor
+        if located is not None and self._gate.forwarder is not None:
+            from flux.api.rest.forward import ForwardedReply
+
+            return ForwardedReply(self._gate.forwarder, located, actor, request)
         return await self.answer(request, actor)
+
+    def _admit(self, scope: Scope, sandbox: str | None) -> tuple[Actor, Located | None]:
+        actor = self._gate.admit(scope, self.operation, sandbox)
+        return actor, self._gate.elsewhere(actor, self.operation, sandbox)
 
     async def answer(self, request: Request, actor: Actor) -> Response:
         """Answer a caller who may ask."""

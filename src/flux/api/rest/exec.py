@@ -26,8 +26,8 @@ from flux.engine.results import Ended, ExecResult
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from flux.api.rest.gate import Gate
     from flux.api.rest.threads import Threads
-    from flux.control.platform import Platform
     from flux.engine.lifecycle.execute import RunningExec
 
 Carry: TypeAlias = Callable[[Carrier, "Scope", "Receive", "Send"], Awaitable[None]]
@@ -42,8 +42,8 @@ class ExecEndpoint(Endpoint):
         output_bytes: how much of each output a reply holds.
     """
 
-    def __init__(self, platform: Platform, threads: Threads, output_bytes: int) -> None:
-        super().__init__(platform, threads, OPERATIONS["sandbox.exec"])
+    def __init__(self, gate: Gate, threads: Threads, output_bytes: int) -> None:
+        super().__init__(gate, threads, OPERATIONS["sandbox.exec"])
         self._output_bytes = output_bytes
 
     async def answer(self, request: Request, actor: Actor) -> Response:

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from flux.api import wire
 from flux.api.operations import OPERATIONS, SANDBOX
-from flux.api.rest.access import admit, header
+from flux.api.rest.access import header
 from flux.api.rest.streams import Carrier, Stream
 from flux.core.errors import Code, FluxError
 from flux.core.requests import Exec, Request
@@ -21,8 +21,10 @@ from flux.engine.results import TerminalSize
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from flux.api.rest.gate import Gate
     from flux.api.rest.threads import Threads
-    from flux.control.platform import Platform
+    from flux.core.access import Actor
+    from flux.core.control import Located
     from flux.engine.lifecycle.execute import RunningExec
 
 ROUTE = SANDBOX + "/pty"
@@ -66,16 +68,30 @@ class Control(Request):
 class TerminalEndpoint:
     """Answers the WebSocket."""
 
-    def __init__(self, platform: Platform, threads: Threads) -> None:
-        self._platform = platform
+    def __init__(self, gate: Gate, threads: Threads) -> None:
+        self._gate = gate
+        self._platform = gate.platform
         self._threads = threads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check who calls, then carry one command."""
         scope["state"]["operation"] = "sandbox.exec"
         _refuse_foreign_origin(scope)
-        actor = await self._threads.quick(admit, self._platform, scope, OPERATIONS["sandbox.exec"])
+        actor, located = await self._threads.quick(self._admit, scope)
         scope["state"]["actor"] = actor
+        if located is not None and self._gate.forwarder is not None:
+            from flux.api.rest.relay import relay
+
+            await relay(self._gate.forwarder, located, actor, scope, receive, send)
+            return
+        await self._carry(actor, scope, receive, send)
+
+    def _admit(self, scope: Scope) -> tuple[Actor, Located | None]:
+        operation, sandbox = OPERATIONS["sandbox.exec"], scope["path_params"]["sandbox"]
+        actor = self._gate.admit(scope, operation, sandbox)
+        return actor, self._gate.elsewhere(actor, operation, sandbox)
+
+    async def _carry(self, actor: Actor, scope: Scope, receive: Receive, send: Send) -> None:
         socket = WebSocket(scope, receive, send)
         await socket.accept()
         try:
