@@ -1,7 +1,7 @@
 """Making an artifact present on this machine, every digest checked (spec: generations, §5 step 3; I6).
 
-Nothing of it is visible before it is complete: a layer is built in a draft and published by a rename; the manifest comes
-when all of its layers are there. What fails leaves the object store, and what was here before, as it was.
+Nothing of it is visible before it is complete: a layer is built in a draft and published by a rename; the manifest
+comes when all of its layers are there. What fails leaves the object store, and what was here before, as it was.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Fetcher:
                 self._layers.release(artifact.layers)
 
     def _name(self, artifact: Artifact) -> bool:
-        """Write the manifest; ``False`` if a layer that was here has been removed with the last artifact that needed it."""
+        """Write the manifest; ``False`` if a layer that was here was removed with the last artifact that needed it."""
         try:
             self._layers.write_artifact(artifact)
         except FluxError as error:
@@ -129,8 +129,8 @@ class Fetcher:
         if needed > free:
             raise FluxError(
                 Code.EXHAUSTED,
-                f"cannot fetch the artifact: it needs {needed} bytes in {place} and {free} are free: make room, or start it "
-                "on another node",
+                f"cannot fetch the artifact: it needs {needed} bytes in {place} and {free} are free: make room, or "
+                "start it on another node",
                 {"needed_bytes": needed, "free_bytes": free},
             )
 
@@ -217,7 +217,7 @@ def _wrapped(artifact_id: str) -> Iterator[None]:
         code = Code.DENIED if error.errno in _DENIED else code
         raise FluxError(
             code,
-            f"cannot fetch artifact {artifact_id}: {error.strerror or error}: make room, or see the disk; nothing of it was "
-            "kept, and it can be asked again",
+            f"cannot fetch artifact {artifact_id}: {error.strerror or error}: make room, or see the disk; nothing of "
+            "it was kept, and it can be asked again",
             {"errno": error.errno},
         ) from error

@@ -72,8 +72,8 @@ class Contents:
             return damaged("layer", self._layer_id, f"{_shown(path)} is not the file that was captured")
         return FluxError(
             Code.UNAVAILABLE,
-            f"cannot read {_shown(path)} of the layer {self._layer_id[:16]}: {error.strerror}: see the disk; it is tried "
-            "again",
+            f"cannot read {_shown(path)} of the layer {self._layer_id[:16]}: {error.strerror}: see the disk; it is "
+            "tried again",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
@@ -46,7 +46,7 @@ class Pack(msgspec.Struct, frozen=True):
 
 
 def fill(wanted: Iterable[Block], read: Callable[[Block], bytes]) -> Iterator[Pack]:
-    """Yield packs with the content of every block, each digest once, in the order given: the same blocks, the same packs.
+    """Yield packs with the content of every block, each digest once, in the order given: same blocks, same packs.
 
     At most one pack is in memory besides what the caller keeps.
     """
@@ -84,7 +84,7 @@ def places(index: PackIndex, names: Collection[str]) -> dict[str, Place]:
 
 def read_blocks(
     store: ObjectStore, index: PackIndex, wanted: Collection[Block], workers: int
-) -> Iterator[tuple[str, bytes]]:
+) -> Generator[tuple[str, bytes], None, None]:
     """Yield every wanted block once, with its content, which has its digest; pack by pack, a few ahead.
 
     Args:

@@ -199,8 +199,8 @@ class Upload:
         if size != len(data):
             raise FluxError(
                 Code.UNAVAILABLE,
-                f"cannot confirm {key}: {len(data)} bytes were sent and the object store has {size}: it is tried again; if "
-                "that goes on, see whether the store loses what it acknowledges",
+                f"cannot confirm {key}: {len(data)} bytes were sent and the object store has {size}: it is tried "
+                "again; if that goes on, see whether the store loses what it acknowledges",
                 {"key": key},
             )
 
@@ -215,8 +215,8 @@ class Upload:
         if not self._is_published(manifest):
             raise FluxError(
                 Code.UNAVAILABLE,
-                f"cannot confirm artifact {self._id}: the object store acknowledged its manifest and does not have it: it "
-                "is tried again",
+                f"cannot confirm artifact {self._id}: the object store acknowledged its manifest and does not have it: "
+                "it is tried again",
             )
 
     def _withdraw(self) -> None:
@@ -237,5 +237,5 @@ def _relied_on(artifact_id: str, planned: Collection[str], copies: list[Copy], e
 def _bound(artifact_id: str) -> FluxError:
     return FluxError(
         Code.NOT_APPLICABLE,
-        f"cannot upload artifact {artifact_id}: it is of a sandbox on a directory of its own, which never leaves its node",
+        f"cannot upload artifact {artifact_id}: its sandbox is a directory of its own, which never leaves its node",
     )
