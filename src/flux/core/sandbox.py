@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from typing import Literal
 
 import msgspec
 
 from flux.core.errors import Code, FluxError
+from flux.core.lifecycle import NodeState
 from flux.core.paths import from_portable, is_utf8, printable
 
 Layout = Literal["bound", "managed"]
@@ -21,13 +21,6 @@ RESERVED_TARGETS = (WORK, "/home", TEMPORARY, "/proc", "/sys", "/dev", "/run")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-class SandboxState(StrEnum):
-    """Where a sandbox is in its life. A ``deleting`` one is gone for its users; recovery finishes the work."""
-
-    RUNNING = "running"
-    DELETING = "deleting"
 
 
 #: The built-in template's name.
@@ -48,13 +41,14 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     in ``core.paths.portable`` form, since a record is JSON and a path is bytes. ``built_in``: over the
     template that the substrate makes of the host's system.
     ``root_device`` and ``root_inode`` identify the workspace's directory as it was at creation. ``owner`` is the id of
-    the key that created it. ``expires_boot_ns`` with ``boot_id`` measures the time-out within one boot.
+    the key that created it. ``state`` and ``generation`` (0: none ever ran) are those of its row where it comes from a
+    node's store. ``expires_boot_ns`` with ``boot_id`` measures the time-out within one boot.
     """
 
     id: str
     kind: str
     layout: Layout
-    state: SandboxState
+    state: NodeState
     created_at: float
     root_device: int
     root_inode: int
@@ -76,6 +70,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     baseline_at: float | None = None
     built_in: bool = False
+    generation: int = 0
 
     @property
     def directory(self) -> str | None:

@@ -23,6 +23,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 10.0
 _PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF")
 _SPACE = ("disk is full", "disk I/O error")
+_DAMAGED = ("malformed", "not a database")
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,4 +154,11 @@ def _foreign_errors() -> Iterator[None]:
         text = str(error)
         if any(mark in text for mark in _SPACE):
             raise FluxError(Code.EXHAUSTED, f"cannot write the database: {text}; free some space") from error
+        if any(mark in text for mark in _DAMAGED):
+            raise FluxError(
+                Code.INTERNAL,
+                f"cannot use the database: {text}: it is damaged and was left as it is; stop Flux, put a copy of the "
+                "whole state directory in its place, or start with a new one",
+                {"reason": "DatabaseDamaged"},
+            ) from error
         raise FluxError(Code.UNAVAILABLE, f"cannot use the database: {text}; try again") from error

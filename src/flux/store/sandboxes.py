@@ -1,72 +1,136 @@
-"""The table of sandboxes."""
+"""The table of the sandboxes on this node: one row each, guarded by its version (spec: generations, §3)."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 
 import msgspec
 
-from flux.core.errors import Code, FluxError
-from flux.core.sandbox import Sandbox, SandboxState
-from flux.store.database import Moment, Transaction
+from flux.core.fence import NodeRow
+from flux.core.lifecycle import NodeState
+from flux.core.sandbox import Sandbox
+from flux.store.database import Moment, Transaction, Value
 
 _decoder = msgspec.json.Decoder(Sandbox)
 
+_ROW = (
+    "state, version, generation, attempt_id, pod_uid, prior_state, prior_generation, prior_pod_uid, artifact_id,"
+    " restoring, named, backup, last_activity, receipt, intent, bound"
+)
+_FIELDS = ("sandbox_id", *_ROW.replace(",", " ").split())
+_SET = ", ".join(f"{name} = ?" for name in _ROW.replace(",", " ").split())
+_RECORD = "record, state, generation"
+_IN_FLIGHT = "('activating', 'suspending', 'stopping', 'capturing', 'deleting')"
 
-def insert(tx: Transaction, sandbox: Sandbox) -> None:
-    """Add a sandbox.
 
-    Raises:
-        FluxError: ``already_exists`` if its name is taken.
+def insert(tx: Transaction, row: NodeRow, sandbox: Sandbox) -> None:
+    """Add a row; its version is the one given."""
+    names = ["id", "name", "owner", "record", *_FIELDS[1:]]
+    values = [row.sandbox_id, sandbox.name, sandbox.owner, _encode(sandbox), *_values(row)]
+    tx.execute(f"INSERT INTO sandboxes ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})", values)
+
+
+def update(tx: Transaction, row: NodeRow) -> NodeRow | None:
+    """Replace a row whose version is still the one given, and return it with its new version; ``None`` if it is not."""
+    written = msgspec.structs.replace(row, version=row.version + 1)
+    changed = tx.execute(
+        f"UPDATE sandboxes SET {_SET} WHERE id = ? AND version = ?", [*_values(written), row.sandbox_id, row.version]
+    )
+    return written if changed else None
+
+
+def delete(tx: Transaction, sandbox_id: str, version: int) -> bool:
+    """Delete a row whose version is still the one given; ``False``, and nothing changes, if it is not."""
+    return tx.execute("DELETE FROM sandboxes WHERE id = ? AND version = ?", (sandbox_id, version)) == 1
+
+
+def row(tx: Transaction, sandbox_id: str) -> NodeRow | None:
+    """Return a sandbox's row."""
+    found = tx.one(f"SELECT id, {_ROW} FROM sandboxes WHERE id = ?", (sandbox_id,))
+    return None if found is None else _row(found)
+
+
+def rows(tx: Transaction) -> list[NodeRow]:
+    """Return all rows, oldest first."""
+    return [_row(found) for found in tx.every(f"SELECT id, {_ROW} FROM sandboxes ORDER BY number")]
+
+
+def rows_in_flight(tx: Transaction) -> list[NodeRow]:
+    """Return the rows that somebody works on, or worked on when it died, oldest first."""
+    found = tx.every(f"SELECT id, {_ROW} FROM sandboxes WHERE state IN {_IN_FLIGHT} ORDER BY number")
+    return [_row(one) for one in found]
+
+
+def rows_by_activity(tx: Transaction) -> list[NodeRow]:
+    """Return the rows at rest that nothing runs for, least recently used first."""
+    found = tx.every(
+        f"SELECT id, {_ROW} FROM sandboxes WHERE state IN ('created', 'suspended', 'stopped')"
+        " ORDER BY last_activity, number"
+    )
+    return [_row(one) for one in found]
+
+
+def record(tx: Transaction, sandbox_id: str) -> Sandbox | None:
+    """Return the record of a sandbox, with the state and generation of its row."""
+    found = tx.one(f"SELECT {_RECORD} FROM sandboxes WHERE id = ?", (sandbox_id,))
+    return None if found is None else _sandbox(found)
+
+
+def replace_record(tx: Transaction, sandbox: Sandbox) -> bool:
+    """Replace the record of a sandbox that runs; ``False``, and nothing changes, if it does not.
+
+    Whoever works on a row in flight compares its version, so nobody else writes it then.
     """
-    try:
+    return (
         tx.execute(
-            "INSERT INTO sandboxes (id, name, owner, state, expires_at, boot_id, expires_boot_ns, record)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                sandbox.id,
-                sandbox.name,
-                sandbox.owner,
-                sandbox.state.value,
-                sandbox.expires_at,
-                sandbox.boot_id,
-                sandbox.expires_boot_ns,
-                _encode(sandbox),
-            ),
+            "UPDATE sandboxes SET name = ?, record = ?, version = version + 1 WHERE id = ? AND state = 'running'",
+            (sandbox.name, _encode(sandbox), sandbox.id),
         )
-    except sqlite3.IntegrityError as error:
-        raise FluxError(
-            Code.ALREADY_EXISTS,
-            f"cannot create the sandbox: the name {sandbox.name!r} is taken; choose another",
-            {"field": "name", "name": sandbox.name},
-        ) from error
-
-
-def update(tx: Transaction, sandbox: Sandbox) -> None:
-    """Replace a sandbox's record; its name becomes free once it is being deleted."""
-    name = None if sandbox.state is SandboxState.DELETING else sandbox.name
-    tx.execute(
-        "UPDATE sandboxes SET name = ?, state = ?, record = ? WHERE id = ?",
-        (name, sandbox.state.value, _encode(sandbox), sandbox.id),
+        == 1
     )
 
 
-def delete(tx: Transaction, sandbox_id: str) -> None:
-    """Forget a sandbox, and the idempotency keys that name it."""
-    tx.execute("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
+def set_record(tx: Transaction, sandbox: Sandbox) -> None:
+    """Replace the record of a row that is claimed in the same transaction."""
+    tx.execute(
+        "UPDATE sandboxes SET name = ?, owner = ?, record = ? WHERE id = ?",
+        (sandbox.name, sandbox.owner, _encode(sandbox), sandbox.id),
+    )
+
+
+def set_credential(tx: Transaction, sandbox_id: str, credential_sha256: str | None) -> None:
+    """Set what opens the data plane of a row that is committed in the same transaction; ``None``: nothing does."""
+    tx.execute("UPDATE sandboxes SET credential_sha256 = ? WHERE id = ?", (credential_sha256, sandbox_id))
+
+
+def by_credential(tx: Transaction, sandbox_id: str, credential_sha256: str) -> Sandbox | None:
+    """Return a running sandbox if this credential is the one of its generation."""
+    found = tx.one(
+        f"SELECT {_RECORD} FROM sandboxes WHERE id = ? AND credential_sha256 = ? AND state IN ('running', 'capturing')",
+        (sandbox_id, credential_sha256),
+    )
+    return None if found is None else _sandbox(found)
+
+
+def set_backup(tx: Transaction, artifact_id: str) -> int:
+    """Mark the rows at rest that rest on an artifact as backed up; rows in flight are marked when they come to rest."""
+    return tx.execute(
+        "UPDATE sandboxes SET backup = 1, version = version + 1"
+        f" WHERE artifact_id = ? AND backup = 0 AND state NOT IN {_IN_FLIGHT}",
+        (artifact_id,),
+    )
 
 
 def find(tx: Transaction, reference: str) -> Sandbox | None:
-    """Return the sandbox with that id or name; an id goes first."""
-    row = tx.one("SELECT record FROM sandboxes WHERE id = ?", (reference,)) or tx.one(
-        "SELECT record FROM sandboxes WHERE name = ?", (reference,)
+    """Return the sandbox with that id, or the newest one with that name that is not being deleted."""
+    found = tx.one(f"SELECT {_RECORD} FROM sandboxes WHERE id = ?", (reference,)) or tx.one(
+        f"SELECT {_RECORD} FROM sandboxes WHERE name = ? AND state <> 'deleting' ORDER BY number DESC", (reference,)
     )
-    return None if row is None else _decoder.decode(row[0])
+    return None if found is None else _sandbox(found)
 
 
 def page(tx: Transaction, *, owner: str | None, limit: int, before: int | None) -> list[tuple[int, Sandbox]]:
-    """Return running sandboxes with their numbers, newest first.
+    """Return sandboxes that are not being deleted with their numbers, newest first.
 
     Args:
         tx: the transaction.
@@ -74,39 +138,67 @@ def page(tx: Transaction, *, owner: str | None, limit: int, before: int | None) 
         limit: how many at most.
         before: only those with a smaller number.
     """
-    rows = tx.every(
-        "SELECT number, record FROM sandboxes WHERE state = 'running' AND (?1 IS NULL OR owner = ?1)"
+    found = tx.every(
+        f"SELECT number, {_RECORD} FROM sandboxes WHERE state <> 'deleting' AND (?1 IS NULL OR owner = ?1)"
         " AND (?2 IS NULL OR number < ?2) ORDER BY number DESC LIMIT ?3",
         (owner, before, limit),
     )
-    return [(number, _decoder.decode(record)) for number, record in rows]
+    return [(one[0], _sandbox(one[1:])) for one in found]
 
 
-def in_state(tx: Transaction, state: SandboxState) -> Sequence[Sandbox]:
+def in_state(tx: Transaction, state: NodeState) -> Sequence[Sandbox]:
     """Return all sandboxes in a state, oldest first."""
-    rows = tx.every("SELECT record FROM sandboxes WHERE state = ? ORDER BY number", (state.value,))
-    return [_decoder.decode(record) for (record,) in rows]
+    found = tx.every(f"SELECT {_RECORD} FROM sandboxes WHERE state = ? ORDER BY number", (state.value,))
+    return [_sandbox(one) for one in found]
 
 
 def due(tx: Transaction, moment: Moment) -> Sequence[Sandbox]:
     """Return the sandboxes whose time-out has come."""
-    rows = tx.every(
-        "SELECT record FROM sandboxes WHERE state = 'running' AND expires_at IS NOT NULL AND"
-        " ((boot_id = ?1 AND expires_boot_ns <= ?2) OR (boot_id <> ?1 AND expires_at <= ?3))",
-        (moment.boot_id, moment.boot_ns, moment.wall),
-    )
-    return [_decoder.decode(record) for (record,) in rows]
+    return [
+        sandbox
+        for sandbox in map(_sandbox, tx.every(f"SELECT {_RECORD} FROM sandboxes WHERE state <> 'deleting'"))
+        if sandbox.expires_at is not None and moment.after(sandbox.boot_id, sandbox.expires_boot_ns, sandbox.expires_at)
+    ]
 
 
 def ids(tx: Transaction) -> set[str]:
     """Return the ids of all sandboxes, those being deleted too."""
-    return {row[0] for row in tx.every("SELECT id FROM sandboxes")}
+    return {found[0] for found in tx.every("SELECT id FROM sandboxes")}
 
 
 def count(tx: Transaction) -> int:
-    """Return how many sandboxes there are."""
-    row = tx.one("SELECT count(*) FROM sandboxes WHERE state = 'running'")
-    return 0 if row is None else int(row[0])
+    """Return how many sandboxes run."""
+    found = tx.one("SELECT count(*) FROM sandboxes WHERE state = 'running'")
+    return 0 if found is None else int(found[0])
+
+
+def _values(row: NodeRow) -> list[Value]:
+    return [_value(getattr(row, name)) for name in _FIELDS[1:]]
+
+
+def _value(value: object) -> Value:
+    if isinstance(value, NodeState):
+        return value.value
+    if isinstance(value, bool):
+        return int(value)
+    assert value is None or isinstance(value, str | int | float)
+    return value
+
+
+def _row(found: tuple[object, ...]) -> NodeRow:
+    fields = dict(zip(_FIELDS, found, strict=True))
+    return msgspec.convert(fields | {name: bool(fields[name]) for name in ("backup", "bound")}, NodeRow)
+
+
+def _sandbox(found: tuple[object, ...]) -> Sandbox:
+    record, state, generation = found
+    return msgspec.structs.replace(
+        _decoder.decode(str(record)), state=NodeState(str(state)), generation=_generation(generation)
+    )
+
+
+def _generation(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _encode(sandbox: Sandbox) -> str:
