@@ -1,8 +1,7 @@
 """The control plane's operations are generators without I/O: what they yield, and what is sent back (§9).
 
-``Point``: what stands above has happened. ``Send``: the node's reply is sent in, a ``FluxError`` is thrown in; one with
-``unknown_outcome``, or without the node's details, means that nobody knows. ``Nap``: come back after so many seconds, or
-sooner. ``control.drive`` does all this for real; a test's explorer delivers, repeats, delays and loses messages.
+``Point``: what stands above has happened. ``Send``: the node's reply is sent in, a ``FluxError`` is thrown in; one
+with ``unknown_outcome``, or without the node's details, means that nobody knows. ``Nap``: come back after a while. ``control.drive`` does all this for real; a test's explorer delivers, repeats, delays and loses messages.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NodeRequest: TypeAlias = Activate | Suspend | TearDown | Destroy | Capture | Sto
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Ask a node, by its name in the registry. After ``timeout_seconds`` the outcome is unknown (``None``: no limit)."""
+    """Ask a node, by its name in the registry. After ``timeout_seconds`` the outcome is unknown; ``None``: no limit."""
 
     node: str
     request: NodeRequest
@@ -34,9 +33,10 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class Nap(msgspec.Struct, frozen=True):
-    """Come back after at most ``seconds``; sooner if the sandbox's row may have changed."""
+    """Come back after ``seconds``; sooner if the row of the sandbox ``watching`` changes in this process."""
 
     seconds: float
+    watching: str | None = None
 
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """The control plane as one object: what a sandbox is, where it runs, and from what it wakes (spec: generations, §9).
 
 Every method is synchronous, thread-safe and raises ``FluxError`` only. The first argument is who asks: the role must
-allow the operation (``denied``), and sandboxes of others do not exist for agents and users (``not_found``). A sandbox is
-named by its id or its name. Each method drives a generator of a module beside this one (``control.calls``).
+allow the operation (``denied``), and sandboxes of others do not exist for agents and users (``not_found``). A sandbox
+is named by its id or its name. Each method drives a generator of a module beside this one (``control.calls``).
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class ControlPlane:
 
     # Sandboxes
 
-    def create_sandbox(
-        self, actor: Actor, request: CreateSandbox, idempotency_key: str | None = None
-    ) -> SandboxStatus:
+    def create_sandbox(self, actor: Actor, request: CreateSandbox, idempotency_key: str | None = None) -> SandboxStatus:
         """Create a sandbox and start its first generation; the same key and request give the same sandbox again.
 
         Raises:
@@ -79,7 +77,7 @@ class ControlPlane:
         return views.get_sandbox(self._context, actor, sandbox)
 
     def delete_sandbox(self, actor: Actor, sandbox: str) -> SandboxStatus:
-        """Delete a sandbox, in whatever state and stage; it never comes back. Nodes that cannot be reached do it later."""
+        """Delete a sandbox, in whatever state and stage; it never comes back. Nodes out of reach do it later."""
         from flux.control import kill
 
         permit(actor, "sandbox.delete")
@@ -170,7 +168,7 @@ class ControlPlane:
         return nodes.get(self._context, name)
 
     def forget_node(self, actor: Actor, name: str) -> NodeStatus:
-        """Declare everything on a node lost: what ran there is stopped and wakes elsewhere from what is durable (§9)."""
+        """Declare everything on a node lost: what ran there is stopped and wakes from what is durable (§9)."""
         from flux.control import nodes
 
         permit(actor, "node.forget")
@@ -222,7 +220,7 @@ class ControlPlane:
         return self._driver.run(sweep.sweep(self._context))
 
     def recover(self, adopt: Iterable[Adoption] = ()) -> Reconciled:
-        """Put right what a crash left behind, and adopt sandboxes that the registry never heard of. Called at the start."""
+        """Put right what a crash left behind, and adopt sandboxes that the registry never heard of; called at the start."""
         from flux.control import sweep
 
         return self._driver.run(sweep.recover(self._context, adopt))

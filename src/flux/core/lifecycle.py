@@ -156,14 +156,13 @@ class ControlEvent(StrEnum):
 
 _C, _V = ControlState, ControlEvent
 # ``paused`` is entered only when the outcome of the last generation is known, so the mint of the next one may be the
-# very transaction that leaves it; every other way to a mint leads through ``settling`` (§9.0).
+# very transaction that leaves it; a wake that meets an unknown outcome goes back there through ``settling`` (§9.0).
 _CONTROL: dict[tuple[ControlState, ControlEvent], ControlState] = {
     (_C.PAUSED, _V.WAKE): _C.WAKING,
     (_C.WAKING, _V.WAKE): _C.WAKING,  # its generation ended definitely: the next one, in the same wake
     (_C.WAKING, _V.WOKEN): _C.RUNNING,
     (_C.WAKING, _V.WAKE_FAILED): _C.PAUSED,
     (_C.WAKING, _V.SETTLE): _C.SETTLING,
-    (_C.SETTLING, _V.WAKE): _C.WAKING,
     (_C.SETTLING, _V.SETTLED): _C.PAUSED,
     (_C.RUNNING, _V.PAUSE): _C.PAUSING,
     (_C.RUNNING, _V.PAUSED): _C.PAUSED,  # its node saved it without being asked here: a teardown, an older command

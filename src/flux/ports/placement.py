@@ -13,8 +13,8 @@ from flux.core.control import NodeStatus
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be placed.
 
-    ``confined_to``: the store id of the only node that can have it, for a bound directory or an artifact that the object
-    store does not have. ``local_to``: the store id of the node where its artifact lies, which spares a download.
+    ``confined_to``: the store id of the only node that can have it, for a bound directory or an artifact that the
+    object store does not have. ``local_to``: the store id of the node where its artifact lies, which spares a download.
     """
 
     sandbox_id: str

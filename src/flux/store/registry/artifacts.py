@@ -1,4 +1,4 @@
-"""The registry's table of artifacts: all that any node ever told of, until they are collected (spec: generations, §6)."""
+"""The registry's table of artifacts: all that any node told of, until they are collected (spec: generations, §6)."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def report(tx: RegistryTransaction, found: ArtifactReport) -> bool:
 
 def keep(tx: RegistryTransaction, artifact_id: str, name: str | None) -> None:
     """Make an artifact a snapshot: it is kept until it is deleted, whatever becomes of its sandbox."""
-    tx.execute(
-        "UPDATE artifacts SET kind = 'snapshot', name = coalesce(?, name) WHERE id = ?", (name, artifact_id)
-    )
+    tx.execute("UPDATE artifacts SET kind = 'snapshot', name = coalesce(?, name) WHERE id = ?", (name, artifact_id))
 
 
 def release(tx: RegistryTransaction, artifact_id: str) -> None:

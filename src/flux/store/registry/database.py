@@ -45,7 +45,7 @@ class RegistryTransaction(Protocol):
 
 
 class RegistryDatabase(Protocol):
-    """Opens transactions. All errors but ``Duplicate`` are ``FluxError``: ``unavailable``, ``exhausted``, ``invalid``."""
+    """Opens transactions. Errors but ``Duplicate`` are ``FluxError``: ``unavailable``, ``exhausted``, ``invalid``."""
 
     #: Whether no other process can be at work on it.
     exclusive: bool

@@ -41,11 +41,6 @@ def seen(tx: RegistryTransaction, name: str, described: Described) -> None:
     )
 
 
-def move(tx: RegistryTransaction, name: str, address: str) -> None:
-    """Change a node's address; the store behind it is the same."""
-    tx.execute("UPDATE nodes SET address = ? WHERE name = ?", (address, name))
-
-
 def unreachable(tx: RegistryTransaction, name: str) -> None:
     """Note that a node does not answer: others are tried first."""
     tx.execute("UPDATE nodes SET reachable = 0 WHERE name = ? AND reachable = 1", (name,))
@@ -59,6 +54,11 @@ def forget(tx: RegistryTransaction, name: str) -> None:
 def rename(tx: RegistryTransaction, name: str, to: str) -> None:
     """Free a forgotten node's name for another one."""
     tx.execute("UPDATE nodes SET name = ? WHERE name = ?", (to, name))
+
+
+def delete(tx: RegistryTransaction, name: str) -> None:
+    """Remove a node that comes back, to be added anew."""
+    tx.execute("DELETE FROM nodes WHERE name = ?", (name,))
 
 
 def find(tx: RegistryTransaction, name: str) -> NodeStatus | None:

@@ -1,7 +1,7 @@
 """The registry in PostgreSQL, which several control processes may share.
 
-Transactions are READ COMMITTED and lock the one sandbox row that they decide on (``locked``), always before any other, so
-that they neither fail to serialise nor wait for each other in a ring. PostgreSQL must be run with synchronous failover.
+Transactions are READ COMMITTED and lock the one sandbox row that they decide on (``locked``) before any other, so that
+they neither fail to serialise nor wait for each other in a ring. PostgreSQL must be run with synchronous failover.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class PostgresRegistry:
             connection.close()
 
     def _begin(self, statement: str = "BEGIN") -> psycopg.Connection[Any]:
-        """Begin on an idle connection, or on a new one; nothing has happened yet, so a broken one is just passed over."""
+        """Begin on an idle connection, or a new one; nothing has happened yet, so a broken one is just passed over."""
         for _ in range(_BEGIN_TRIES):
             with self._lock:
                 connection = self._idle.pop() if self._idle else None

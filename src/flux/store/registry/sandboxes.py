@@ -190,7 +190,8 @@ def resting_on(tx: RegistryTransaction, artifact_id: str) -> list[str]:
 def made_durable(tx: RegistryTransaction, artifact_id: str) -> int:
     """Note that the object store has an artifact, in every row that rests on it."""
     return tx.execute(
-        "UPDATE sandboxes SET artifact_durable = 1, version = version + 1 WHERE artifact_id = ? AND artifact_durable = 0",
+        "UPDATE sandboxes SET artifact_durable = 1, version = version + 1"
+        " WHERE artifact_id = ? AND artifact_durable = 0",
         (artifact_id,),
     )
 

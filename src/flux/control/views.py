@@ -1,0 +1,74 @@
+"""Looking at sandboxes: lists, one, and where it runs (spec: generations, §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flux.control.context import Control, status
+from flux.core import access
+from flux.core.access import Actor
+from flux.core.control import Located, SandboxStatus
+from flux.core.errors import Code, FluxError
+from flux.core.lifecycle import ControlState
+from flux.engine.results import Page
+from flux.store.registry import sandboxes
+
+_LIMIT_MAX = 1000
+
+
+def list_sandboxes(
+    context: Control, actor: Actor, limit: int, cursor: str | None, states: Sequence[ControlState] | None
+) -> Page[SandboxStatus]:
+    """List sandboxes, newest first; those being deleted exist for nobody."""
+    if not access.sees_all(actor) and actor.key_id is None:
+        return Page(items=[])
+    owner = None if access.sees_all(actor) else actor.key_id
+    wanted = (
+        sandboxes.LIVING if states is None else [state.value for state in states if state.value in sandboxes.LIVING]
+    )
+    with context.registry.reading() as tx:
+        found = sandboxes.page(tx, wanted, owner=owner, limit=_limit(limit) + 1, before=_number(cursor))
+    kept = found[:limit]
+    more = str(kept[-1].number) if len(found) > limit else None
+    return Page(items=[status(row) for row in kept if not context.is_over(row)], next_cursor=more)
+
+
+def get_sandbox(context: Control, actor: Actor, reference: str) -> SandboxStatus:
+    """Return a sandbox."""
+    return status(context.find(actor, reference))
+
+
+def locate(context: Control, actor: Actor, reference: str) -> Located:
+    """Return where a running sandbox's data plane is."""
+    row = context.find(actor, reference)
+    if row.state is not ControlState.RUNNING or row.node is None or row.pod_uid is None:
+        raise FluxError(
+            Code.ILLEGAL_STATE,
+            f"cannot use sandbox {row.id}: it is {row.state.value}; resume it first",
+            {"state": row.state.value, "sandbox_id": row.id},
+        )
+    return Located(
+        sandbox_id=row.id,
+        node=row.node,
+        generation=row.generation,
+        pod_uid=row.pod_uid,
+        credential=row.credential,
+        address=row.address,
+        local=row.node == context.local,
+    )
+
+
+def _limit(limit: int) -> int:
+    if not 1 <= limit <= _LIMIT_MAX:
+        raise FluxError(Code.INVALID, f"cannot list {limit} items: limit is 1 to {_LIMIT_MAX}", {"field": "limit"})
+    return limit
+
+
+def _number(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not cursor.isascii() or not cursor.isdecimal() or len(cursor) > 18:
+        raise FluxError(
+            Code.INVALID, "cannot read the list on: the cursor is not one of its own; leave it out", {"field": "cursor"}
+        )
+    return int(cursor)
