@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from obstore.store import S3Store as Client
 
 _PAGE = 1000
-_WHY_CHARACTERS = 200
+_WHY_CHARACTERS = 300
+_DENIED = ("401 Unauthorized", "403 Forbidden")  # of a listing, which has no error of its own for it
 
 
 class S3Store:
@@ -62,6 +63,11 @@ class S3Store:
             try:
                 obstore.put(self._client(), key, data, mode="create", use_multipart=False)
             except AlreadyExistsError:
+                # Also what a service answers (409) while somebody else puts or deletes the same key: it may be free.
+                if self.head(key) is None:
+                    raise self._error(
+                        "store", key, ConnectionError("another request for the key was under way")
+                    ) from None
                 return False
             return True
 
@@ -163,10 +169,10 @@ class S3Store:
     def _error(self, what: str, key: str, error: Exception) -> FluxError:
         from obstore.exceptions import NotFoundError, PermissionDeniedError, UnauthenticatedError
 
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        text = f"cannot {what} {key} in the object store s3://{self._bucket}: {lines[0].strip()[:_WHY_CHARACTERS]}"
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0].strip(" :")
+        text = f"cannot {what} {key} in the object store s3://{self._bucket}: {why[:_WHY_CHARACTERS]}"
         details = {"key": key, "bucket": self._bucket}
-        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or why.endswith(_DENIED):
             return FluxError(Code.DENIED, f"{text}: see the AWS_… variables and the bucket's policy", details)
         if isinstance(error, (NotFoundError, FileNotFoundError)) and what == "read":
             return FluxError(Code.NOT_FOUND, f"{text}: it was never stored there, or has been collected", details)
