@@ -7,15 +7,17 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from flux.core import access
 from flux.core.access import Actor
 from flux.core.audit import AuditEvent, AuditKind
 from flux.core.errors import Code, FluxError
+from flux.core.lifecycle import NodeState
 from flux.core.paths import printable
-from flux.core.sandbox import Sandbox, SandboxState
-from flux.engine import ids
+from flux.core.sandbox import Sandbox
+from flux.engine import expected, ids
 from flux.engine.lifecycle.instances import Instances
 from flux.engine.locks import Locks
 from flux.engine.settings import Settings
@@ -26,6 +28,9 @@ from flux.ports.substrate import Substrate
 from flux.store import sandboxes
 from flux.store.database import Moment
 from flux.store.stores import Stores
+
+if TYPE_CHECKING:
+    from flux.trees.layers.store import LayerStore
 
 _SPACE = (errno.ENOSPC, errno.EDQUOT)
 _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
@@ -52,6 +57,13 @@ class Context:
         self.locks = Locks(settings.lock_wait_seconds)
         self.instances = Instances(persistent=settings.persistent)
         self.changed = threading.Condition()
+
+    @cached_property
+    def layers(self) -> LayerStore:
+        """The layers and artifacts of this machine."""
+        from flux.trees.layers.store import LayerStore  # only what saves or restores needs it
+
+        return LayerStore(self.stores.state.path, self.files)
 
     @contextmanager
     def operation(self, actor: Actor, name: str) -> Iterator[None]:
@@ -86,10 +98,11 @@ class Context:
         """
         with self.stores.database.reading() as tx:
             found = sandboxes.find(tx, reference)
-        if found is None or found.state is not SandboxState.RUNNING or not access.sees(actor, found.owner):
+        if found is None or found.state is NodeState.DELETING or not access.sees(actor, found.owner):
             raise no_sandbox(reference)
         if self.is_over(found):
             raise no_sandbox(reference)
+        expected.check(found)
         return found
 
     def is_over(self, sandbox: Sandbox) -> bool:
@@ -129,6 +142,8 @@ class Context:
     def close(self) -> None:
         """End every running execution and release the state directory. Idempotent."""
         self.instances.close_all()
+        if "layers" in self.__dict__:
+            self.layers.close()
         self.stores.close()
 
 

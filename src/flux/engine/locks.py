@@ -36,14 +36,15 @@ class Extent(msgspec.Struct, frozen=True):
         return self.root == other.root or self.root in other.above or other.root in self.above
 
 
-class _Claim(msgspec.Struct, eq=False):
+class Claim(msgspec.Struct, eq=False):
     """One operation that holds, or waits for, a root."""
 
     extent: Extent
     exclusive: bool
     granted: bool = False
 
-    def excludes(self, other: _Claim) -> bool:
+    def excludes(self, other: Claim) -> bool:
+        """Tell whether the two cannot have their roots at the same time."""
         return (self.exclusive or other.exclusive) and self.extent.overlaps(other.extent)
 
 
@@ -58,7 +59,7 @@ class Locks:
         self._wait_seconds = wait_seconds
         self._condition = threading.Condition()
         self._changesets: set[str] = set()
-        self._claims: list[_Claim] = []
+        self._claims: list[Claim] = []
         self._users: Counter[str] = Counter()
         self._closing: set[str] = set()
 
@@ -109,7 +110,15 @@ class Locks:
         Raises:
             FluxError: ``unavailable`` if others have it for longer than the time to wait.
         """
-        claim = _Claim(extent, exclusive)
+        claim = self.take_root(extent, exclusive=exclusive)
+        try:
+            yield
+        finally:
+            self.give_root(claim)
+
+    def take_root(self, extent: Extent, *, exclusive: bool) -> Claim:
+        """Have a root for longer than a block, as ``root`` does; ``give_root``, by any thread, ends it."""
+        claim = Claim(extent, exclusive)
         with self._condition:
             self._claims.append(claim)
             try:
@@ -119,13 +128,14 @@ class Locks:
             except BaseException:
                 self._withdraw(claim)
                 raise
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._withdraw(claim)
+        return claim
 
-    def _first(self, claim: _Claim) -> bool:
+    def give_root(self, claim: Claim) -> None:
+        """Give a root back."""
+        with self._condition:
+            self._withdraw(claim)
+
+    def _first(self, claim: Claim) -> bool:
         for other in self._claims:
             if other is claim:
                 return True
@@ -133,7 +143,7 @@ class Locks:
                 return False
         return True
 
-    def _withdraw(self, claim: _Claim) -> None:
+    def _withdraw(self, claim: Claim) -> None:
         self._claims.remove(claim)
         self._condition.notify_all()
 

@@ -22,7 +22,7 @@ def remember(context: Context, actor: Actor, reference: str) -> Baseline:
     """Remember the tree as it is now, contents included, so that a rewrite of the same bytes is no change."""
     sandbox = context.sandbox(actor, reference)
     with context.locks.sandbox(sandbox.id):
-        with roots.opened(context, sandbox) as root, context.locks.root(root.extent, exclusive=False):
+        with roots.opened(context, sandbox) as root, roots.locked(context, root, exclusive=False):
             found = scan.scan(root.descriptor, skip=roots.not_its_own(sandbox))
             scan.fill_digests(root.descriptor, found.manifest, _files(found.manifest))
         context.stores.baselines.write(sandbox.id, found.manifest)
@@ -58,7 +58,7 @@ def changes(context: Context, actor: Actor, reference: str, path: str | None) ->
     with (
         context.locks.sandbox(sandbox.id),
         roots.opened(context, sandbox) as root,
-        context.locks.root(root.extent, exclusive=False),
+        roots.locked(context, root, exclusive=False),
     ):
         after = scan.scan(root.descriptor, [top], skip=roots.not_its_own(sandbox)).manifest
         touched = [place for place in before.keys() | after.keys() if before.get(place) != after.get(place)]

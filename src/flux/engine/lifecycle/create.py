@@ -27,7 +27,7 @@ from flux.core.sandbox import (
 )
 from flux.engine import ids
 from flux.engine.context import Context
-from flux.engine.lifecycle import launch, roots
+from flux.engine.lifecycle import generations, kinds, roots
 from flux.engine.locks import Extent
 from flux.store import idempotency, keys, sandboxes
 
@@ -48,9 +48,11 @@ def create_sandbox(context: Context, actor: Actor, request: CreateSandbox, key: 
         if made is not None:
             return made
     sandbox = _sandbox(context, actor, request)
-    context.stores.places.make_sandbox(sandbox.id, layer=sandbox.layout == "managed")
+    context.stores.places.make_sandbox(sandbox.id)
     try:
-        launch.lower_layers(context, sandbox)
+        if sandbox.layout == "managed":
+            context.stores.places.make_generation(sandbox.id, 1)
+            generations.overlay(context, sandbox, 1)
         if not _insert(context, sandbox, scope, key, digest):
             context.stores.places.remove_sandbox(sandbox.id)
             return create_sandbox(context, actor, request, key)
@@ -106,7 +108,7 @@ def _made_before(context: Context, scope: str, key: str, digest: str) -> Sandbox
 
 def _sandbox(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:
     kind = request.kind or context.settings.default_kind
-    launch.substrate(context, kind)
+    kinds.substrate(context, kind)
     ttl = _checked_ttl(request)
     moment = context.moment()
     owner = _owner(context, actor, request)

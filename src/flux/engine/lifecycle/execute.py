@@ -152,7 +152,9 @@ def execute(context: Context, actor: Actor, reference: str, request: Exec) -> Ex
 
 def _enter(context: Context, sandbox: Sandbox, held: ExitStack) -> Instance:
     held.enter_context(context.locks.sandbox(sandbox.id))
-    return held.enter_context(context.instances.live(sandbox.id, lambda: launch.start(context, sandbox)))
+    return held.enter_context(
+        context.instances.live(sandbox.id, sandbox.generation, lambda: launch.start(context, sandbox))
+    )
 
 
 def _record(context: Context, actor: Actor, sandbox: Sandbox, request: Exec) -> None:

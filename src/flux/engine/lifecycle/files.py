@@ -67,7 +67,7 @@ def write_file(
     with (
         context.locks.sandbox(sandbox.id),
         roots.opened(context, sandbox) as root,
-        context.locks.root(root.extent, exclusive=False),
+        roots.locked(context, root, exclusive=False),
         _spot(context, sandbox, path) as spot,
     ):
         if spot.path == paths.ROOT:

@@ -1,8 +1,13 @@
-"""The running executions of sandboxes: one live one per sandbox, and the throwaway ones of its runs."""
+"""The running executions of sandboxes: one live one per sandbox, and the throwaway ones of its runs.
+
+A live one belongs to a generation. While there is one of another generation, or one that is being ended, nobody gets
+a new one, so two generations never run side by side on this node (spec: generations, §10, I1).
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +19,14 @@ from flux.ports.substrate import Instance
 
 
 class _Live(msgspec.Struct, eq=False):
-    """A sandbox's own execution and how many calls use it."""
+    """A sandbox's own execution, of which generation it is, and how many calls use it."""
 
+    generation: int
     starting: threading.Lock
+    since: float
     instance: Instance | None = None
     users: int = 0
+    ended: bool = False
 
 
 class Instances:
@@ -31,45 +39,57 @@ class Instances:
     def __init__(self, *, persistent: bool) -> None:
         self._persistent = persistent
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._live: dict[str, _Live] = {}
         self._throwaway: dict[str, list[Instance]] = defaultdict(list)
         self._closed = False
 
     @contextmanager
-    def live(self, sandbox_id: str, start: Callable[[], Instance]) -> Iterator[Instance]:
-        """Use a sandbox's own execution; ``start`` makes one if there is none, or if it ended on its own."""
-        held = self.acquire(sandbox_id, start)
-        try:
-            yield held
-        finally:
-            self.release(sandbox_id)
+    def live(self, sandbox_id: str, generation: int, start: Callable[[], Instance]) -> Iterator[Instance]:
+        """Use a sandbox's own execution; ``start`` makes one if there is none, or if it ended on its own.
 
-    def acquire(self, sandbox_id: str, start: Callable[[], Instance]) -> Instance:
-        """Do what ``live`` does for a use that outlasts a block; ``release`` ends it."""
+        Raises:
+            FluxError: ``unavailable`` while there is one of another generation, or while this one is being ended.
+        """
+        live = self._enter(sandbox_id, generation)
+        try:
+            yield self._started(live, sandbox_id, start)
+        finally:
+            self._leave(sandbox_id, live)
+
+    def _started(self, live: _Live, sandbox_id: str, start: Callable[[], Instance]) -> Instance:
+        with live.starting:
+            if live.ended:
+                raise _leaving(sandbox_id)
+            if live.instance is None or not live.instance.alive():
+                if live.instance is not None:
+                    live.instance.close()
+                live.instance = None
+                live.instance = start()
+            return live.instance
+
+    def _enter(self, sandbox_id: str, generation: int) -> _Live:
         with self._lock:
             self._refuse_closed()
-            live = self._live.setdefault(sandbox_id, _Live(threading.Lock()))
+            live = self._live.get(sandbox_id)
+            if live is None:
+                live = self._live[sandbox_id] = _Live(generation, threading.Lock(), time.monotonic())
+            if live.ended or live.generation != generation:
+                raise _leaving(sandbox_id)
             live.users += 1
-        try:
-            with live.starting:
-                if live.instance is None or not live.instance.alive():
-                    if live.instance is not None:
-                        live.instance.close()
-                    live.instance = None
-                    live.instance = start()
-                return live.instance
-        except BaseException:
-            self.release(sandbox_id)
-            raise
+            return live
 
-    def release(self, sandbox_id: str) -> None:
-        """End one use."""
+    def _leave(self, sandbox_id: str, live: _Live) -> None:
+        """End one use; the last one closes what nobody is to use again."""
         with self._lock:
-            live = self._live[sandbox_id]
             live.users -= 1
-            if live.users or (self._persistent and not self._closed and live.instance is not None):
+            self._changed.notify_all()
+            known = self._live.get(sandbox_id) is live
+            keeps = self._persistent and not self._closed and live.instance is not None
+            if live.users or (known and (keeps or live.ended)):  # who ends it closes it
                 return
-            del self._live[sandbox_id]
+            if known:
+                del self._live[sandbox_id]
         if live.instance is not None:
             live.instance.close()
 
@@ -80,6 +100,25 @@ class Instances:
         if live is None or live.instance is None or not live.instance.alive():
             return None
         return live.instance
+
+    def settled(self, sandbox_id: str, generation: int) -> Instance | None:
+        """Do what ``running`` does for one generation, after a start that is under way."""
+        with self._lock:
+            live = self._live.get(sandbox_id)
+        if live is None or live.generation != generation:
+            return None
+        with live.starting:
+            return live.instance if live.instance is not None and live.instance.alive() else None
+
+    def ages(self) -> list[tuple[str, int, float]]:
+        """Return sandbox id, generation and seconds since its start of every live execution."""
+        now = time.monotonic()
+        with self._lock:
+            return [
+                (sandbox_id, live.generation, now - live.since)
+                for sandbox_id, live in self._live.items()
+                if live.instance is not None
+            ]
 
     def count(self) -> int:
         """Return how many sandboxes have an execution."""
@@ -113,11 +152,38 @@ class Instances:
         for instance in targets:
             instance.kill()
 
-    def forget(self, sandbox_id: str) -> None:
-        """Close a sandbox's own execution, which nobody uses any more."""
+    def stop(self, sandbox_id: str, generation: int | None = None) -> None:
+        """Kill a generation's own execution (``None``: any) and let it serve nobody new, nor be started again.
+
+        A start that is under way ends first. ``forget`` completes it.
+        """
         with self._lock:
-            live = self._live.pop(sandbox_id, None)
-        if live is not None and live.instance is not None:
+            live = self._live.get(sandbox_id)
+            if live is None or generation not in (None, live.generation):
+                return
+            live.ended = True
+        with live.starting:
+            if live.instance is not None:
+                live.instance.kill()
+
+    def forget(self, sandbox_id: str, generation: int | None = None, *, wait_seconds: float = 0.0) -> None:
+        """Kill and close a sandbox's own execution.
+
+        Its users are waited for, at most ``wait_seconds``. Who is still there then keeps a dead execution, which the
+        last of them closes; it is in nobody's way.
+        """
+        self.stop(sandbox_id, generation)
+        with self._lock:
+            live = self._live.get(sandbox_id)
+            if live is None or generation not in (None, live.generation):
+                return
+            self._changed.wait_for(lambda: not live.users, wait_seconds)
+            if self._live.get(sandbox_id) is not live:
+                return
+            del self._live[sandbox_id]
+            if live.users:
+                return
+        if live.instance is not None:
             live.instance.close()
 
     def close_all(self) -> None:
@@ -135,3 +201,11 @@ class Instances:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise FluxError(Code.UNAVAILABLE, "cannot start anything: Flux is shutting down; try again when it is back")
+
+
+def _leaving(sandbox_id: str) -> FluxError:
+    return FluxError(
+        Code.UNAVAILABLE,
+        f"cannot use the sandbox {sandbox_id}: its execution is being ended or replaced; look at it again",
+        {"reason": "busy"},
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -11,14 +13,19 @@ import msgspec
 
 from flux.core import paths
 from flux.core.errors import Code, FluxError
+from flux.core.lifecycle import IN_FLIGHT, NodeState
 from flux.core.sandbox import HOME, Sandbox, checked_environment
-from flux.engine.context import Context
-from flux.engine.lifecycle import users
-from flux.ports.substrate import Command, Instance, LaunchSpec, Limits, Mount, Overlay, Substrate
+from flux.engine.context import Context, no_sandbox
+from flux.engine.lifecycle import generations, users
+from flux.engine.lifecycle.kinds import substrate
+from flux.ports.substrate import Command, Instance, LaunchSpec, Limits, Mount, Overlay
+from flux.store import sandboxes
 
 SHELL = "/bin/sh"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ARGUMENT_BYTES_MAX = 128 * 1024
+_BUSY_TRIES = 40
+_BUSY_SECONDS = 0.025
 
 
 class Asked(Protocol):
@@ -33,48 +40,23 @@ class Asked(Protocol):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an execution's files are on the host: its tree, home (``None``: in the tree) and temporary directory."""
+    """Where an execution's files are on the host: its tree, home and temporary directory (``None``: in the tree)."""
 
     tree: str | Overlay
     home: str | Overlay | None
-    scratch: str
+    scratch: str | None
 
 
-def lower_layers(context: Context, sandbox: Sandbox) -> tuple[str, ...]:
-    """Return what a managed sandbox's tree lies over, nearest first; the built-in template is laid there anew."""
-    if not sandbox.built_in:
-        return (sandbox.lower,)
-    upper = context.stores.state.place("sandboxes", sandbox.id, "layer", "upper")
-    return substrate(context, sandbox.kind).base_template(upper)
-
-
-def own_place(context: Context, sandbox: Sandbox) -> Place:
-    """Return the real sandbox's own files."""
+def own_place(context: Context, sandbox: Sandbox, generation: int) -> Place:
+    """Return the files of a generation of the real sandbox."""
+    if sandbox.directory is None:
+        return Place(tree=generations.overlay(context, sandbox, generation), home=None, scratch=None)
     state = context.stores.state
-    layer = state.place("sandboxes", sandbox.id, "layer")
     return Place(
-        tree=sandbox.directory
-        or Overlay(lower=lower_layers(context, sandbox), upper=f"{layer}/upper", work=f"{layer}/work"),
-        home=state.place("sandboxes", sandbox.id, "home") if sandbox.layout == "bound" else None,
+        tree=sandbox.directory,
+        home=state.place("sandboxes", sandbox.id, "home"),
         scratch=state.place("sandboxes", sandbox.id, "tmp"),
     )
-
-
-def substrate(context: Context, kind: str) -> Substrate:
-    """Return the substrate of a kind.
-
-    Raises:
-        FluxError: ``invalid`` if there is none.
-    """
-    found = context.substrates.get(kind)
-    if found is None:
-        known = ", ".join(sorted(context.substrates)) or "none"
-        raise FluxError(
-            Code.INVALID,
-            f"cannot run a sandbox of the kind {paths.printable(kind)[:80]!r}: the kinds here are {known}",
-            {"field": "kind", "known": sorted(context.substrates)},
-        )
-    return found
 
 
 def spec(context: Context, sandbox: Sandbox, place: Place, *, network: bool = True) -> LaunchSpec:
@@ -104,8 +86,64 @@ def spec(context: Context, sandbox: Sandbox, place: Place, *, network: bool = Tr
 
 
 def start(context: Context, sandbox: Sandbox) -> Instance:
-    """Start the sandbox's own execution."""
-    return substrate(context, sandbox.kind).start(spec(context, sandbox, own_place(context, sandbox)))
+    """Start the execution of a sandbox that runs, in place. Called with its start lock held (``Instances``).
+
+    Raises:
+        FluxError: ``illegal_state`` or ``unavailable`` if the sandbox is not running this generation any more.
+    """
+    with context.stores.database.reading() as tx:
+        found = sandboxes.record(tx, sandbox.id)
+    check_running(sandbox, found)
+    return start_generation(context, sandbox, sandbox.generation)
+
+
+def check_running(sandbox: Sandbox, found: Sandbox | None) -> None:
+    """Refuse to use a sandbox, as it was read, unless its row ``found`` now says that it runs this generation.
+
+    Raises:
+        FluxError: ``not_found``, ``illegal_state``, or ``unavailable`` while somebody works on it.
+    """
+    if found is None or found.state is NodeState.DELETING:
+        raise no_sandbox(sandbox.id)
+    if found.state in IN_FLIGHT:
+        raise FluxError(
+            Code.UNAVAILABLE,
+            f"cannot use the sandbox {sandbox.id}: it is {found.state}; try again when that is over",
+            {"reason": "RowBusy", "state": found.state.value},
+        )
+    if found.state is not NodeState.RUNNING:
+        raise FluxError(
+            Code.ILLEGAL_STATE,
+            f"cannot use the sandbox {sandbox.id}: it is {found.state}; resume it first",
+            {"state": found.state.value},
+        )
+    if found.generation != sandbox.generation:
+        raise FluxError(
+            Code.UNAVAILABLE,
+            f"cannot use generation {sandbox.generation} of the sandbox {sandbox.id}: it was resumed as generation "
+            f"{found.generation} meanwhile; try again",
+            {"reason": "StaleGeneration", "generation": found.generation},
+        )
+
+
+def start_generation(context: Context, sandbox: Sandbox, generation: int) -> Instance:
+    """Start an execution on a generation's tree, whatever its row says.
+
+    The kernel lets go of the layer that was written last only when everybody has closed what they had open in it. For
+    a moment it is waited for; who still reads from it then does no harm, but linked names part when they are written.
+    """
+    place = own_place(context, sandbox, generation)
+    run = substrate(context, sandbox.kind)
+    for _ in range(_BUSY_TRIES):
+        try:
+            return run.start(spec(context, sandbox, place))
+        except FluxError as error:
+            if error.details.get("errno") != errno.EBUSY or not isinstance(place.tree, Overlay):
+                raise
+        threading.Event().wait(_BUSY_SECONDS)
+    assert isinstance(place.tree, Overlay)
+    shared = msgspec.structs.replace(place, tree=msgspec.structs.replace(place.tree, shared=True))
+    return run.start(spec(context, sandbox, shared))
 
 
 def arguments(asked: Asked) -> Sequence[str]:

@@ -14,16 +14,23 @@ from flux.core.sandbox import TEMPORARY, Sandbox
 from flux.engine.context import Context
 from flux.engine.lifecycle import launch
 from flux.engine.locks import Extent, Inode
+from flux.ports.substrate import Instance
+from flux.store.places import UPPER
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """An open workspace root. ``path`` is where it lies on the host: the directory, or a managed one's upper layer."""
+    """An open workspace root. ``path`` is where it lies on the host: the directory, or a managed one's upper layer.
+
+    What identifies a managed one is the sandbox's own directory, as each generation writes to another layer.
+    ``instance``: the execution whose tree it is, if it is managed.
+    """
 
     descriptor: int
     path: str
     extent: Extent
+    instance: Instance | None = None
 
     @property
     def device(self) -> int:
@@ -56,9 +63,46 @@ def opened(context: Context, sandbox: Sandbox) -> Iterator[Root]:
         finally:
             os.close(descriptor)
         return
-    upper = context.stores.state.place("sandboxes", sandbox.id, "layer", "upper")
-    with context.instances.live(sandbox.id, lambda: launch.start(context, sandbox)) as instance:
-        yield Root(descriptor=instance.tree_descriptor, path=upper, extent=extent(upper))
+    upper = f"{context.stores.places.generation(sandbox.id, sandbox.generation)}/{UPPER}"
+    with context.instances.live(sandbox.id, sandbox.generation, lambda: launch.start(context, sandbox)) as instance:
+        yield Root(
+            descriptor=instance.tree_descriptor, path=upper, extent=own_extent(context, sandbox), instance=instance
+        )
+
+
+@contextmanager
+def locked(context: Context, root: Root, *, exclusive: bool) -> Iterator[None]:
+    """Have an open workspace root, shared or alone.
+
+    Raises:
+        FluxError: ``unavailable`` if others have it for too long, or if the sandbox was paused or ended meanwhile: what
+            is written to its tree then would be lost, or would change what was saved.
+    """
+    with context.locks.root(root.extent, exclusive=exclusive):
+        if root.instance is not None and not root.instance.alive():
+            raise FluxError(
+                Code.UNAVAILABLE,
+                "cannot use the workspace: the sandbox was paused, or its processes ended, meanwhile; nothing was "
+                "changed, try again",
+                {"reason": "ended"},
+            )
+        yield
+
+
+def own_extent(context: Context, sandbox: Sandbox) -> Extent:
+    """Return what identifies a sandbox's workspace, whether it runs or not.
+
+    Raises:
+        FluxError: ``conflict`` if a bound directory is gone, ``denied`` if it cannot be read.
+    """
+    directory = sandbox.directory
+    if directory is None:
+        return extent(context.stores.state.place("sandboxes", sandbox.id))
+    descriptor = open_directory(directory)
+    try:
+        return extent(directory, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_directory(path: str) -> int:

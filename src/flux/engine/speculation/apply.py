@@ -44,7 +44,7 @@ def _holding(context: Context, sandbox: Sandbox, record: Changeset) -> Iterator[
     """Have the workspace alone, its processes frozen."""
     with ExitStack() as held:
         root = held.enter_context(roots.opened(context, sandbox))
-        held.enter_context(context.locks.root(root.extent, exclusive=True))
+        held.enter_context(roots.locked(context, root, exclusive=True))
         held.enter_context(host_wide(root.descriptor, context.settings.lock_wait_seconds))
         if (root.device, root.inode) != (record.root_device, record.root_inode):
             raise FluxError(

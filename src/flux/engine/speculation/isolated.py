@@ -15,7 +15,7 @@ from flux.core.requests import CopyEngine, DryRun, Speculate
 from flux.core.sandbox import HOME, TEMPORARY, Sandbox
 from flux.engine import ids
 from flux.engine.context import Context
-from flux.engine.lifecycle import launch, roots
+from flux.engine.lifecycle import kinds, launch, roots
 from flux.engine.lifecycle.launch import Place
 from flux.engine.lifecycle.roots import Root
 from flux.engine.speculation import stack
@@ -71,7 +71,7 @@ def run(
     wanted = checked_paths(request.paths)
     with (
         roots.opened(context, sandbox) as root,
-        context.locks.root(root.extent, exclusive=False),
+        roots.locked(context, root, exclusive=False),
         _scratch(context) as scratch,
         stack.stacked(context, sandbox, root, scratch, parents) as base,
     ):
@@ -124,7 +124,7 @@ def _run_in(context: Context, setting: _Setting, home: str | Overlay | None) -> 
         scratch, reserve_bytes=context.settings.disk_reserve_mib * MIB, run_bytes=context.settings.run_max_bytes
     )
     private = _Private(place)
-    substrate = launch.substrate(context, sandbox.kind)
+    substrate = kinds.substrate(context, sandbox.kind)
     with context.instances.throwaway(sandbox.id, lambda: substrate.start(spec)) as instance:
         outcome = drive(
             instance,
@@ -228,7 +228,7 @@ class _Private:
     """What the run writes beside the workspace, which goes with it."""
 
     def __init__(self, place: Place) -> None:
-        self._places = {TEMPORARY: place.scratch}
+        self._places = {} if place.scratch is None else {TEMPORARY: place.scratch}
         if place.home is not None:
             self._places[HOME] = place.home.upper if isinstance(place.home, Overlay) else place.home
         self._before = {place: tree_size(path) for place, path in self._places.items()}

@@ -81,7 +81,7 @@ def _refuse(context: Context, original: Changeset) -> None:
 def _content(context: Context, sandbox: Sandbox, original: Changeset, draft: Draft) -> record.Content:
     applied = lookup.effective(context, original)
     covered = [from_portable(path) for path in original.paths]
-    with roots.opened(context, sandbox) as root, context.locks.root(root.extent, exclusive=True):
+    with roots.opened(context, sandbox) as root, roots.locked(context, root, exclusive=True):
         with context.stores.changesets.opened(original.id) as directory:
             changes, unstaged, tokens = stage_inverse(directory, applied, draft.blobs, context.files)
         current = scan(root.descriptor, covered, skip=roots.not_its_own(sandbox)).manifest

@@ -20,11 +20,12 @@ from flux.core.errors import Code, FluxError
 from flux.core.manifest import Manifest, Token
 from flux.core.sandbox import Sandbox
 from flux.engine.context import Context
-from flux.engine.lifecycle import launch, roots
+from flux.engine.lifecycle import generations, roots
 from flux.engine.lifecycle.roots import Root
 from flux.engine.speculation import lookup
 from flux.failpoints import Point
 from flux.store.changesets import BLOBS
+from flux.store.places import MASK, MASK_WORK
 from flux.store.state import DIRECTORY
 from flux.trees import run as trees
 from flux.trees.apply import ApplyJob, apply
@@ -109,7 +110,7 @@ def stacked(
     context: Context, sandbox: Sandbox, root: Root, scratch: str, parents: Sequence[Changeset]
 ) -> Iterator[Base]:
     """Hold the tree that a run starts from."""
-    workspace, skip = own(context, sandbox), roots.not_its_own(sandbox)
+    workspace, skip = own(context, sandbox, scratch), roots.not_its_own(sandbox)
     if not parents:
         yield Base(workspace, root.descriptor, skip)
         return
@@ -142,12 +143,17 @@ def stacked(
         copy.close()
 
 
-def own(context: Context, sandbox: Sandbox) -> Workspace:
-    """Return a sandbox's workspace for ``trees``."""
+def own(context: Context, sandbox: Sandbox, scratch: str) -> Workspace:
+    """Return a sandbox's workspace for ``trees``; ``scratch`` is the run's directory."""
     if sandbox.directory is not None:
         return Workspace(layout="bound", directory=sandbox.directory)
-    layer = context.stores.state.place("sandboxes", sandbox.id, "layer")
-    return Workspace(layout="managed", directory=layer, template=launch.lower_layers(context, sandbox))
+    tree = generations.overlay(context, sandbox, sandbox.generation)
+    below = None
+    if tree.below is not None:
+        mask, work = f"{scratch}/{MASK}", f"{scratch}/{MASK_WORK}"
+        below = generations.base_below(context, sandbox, mask, work, throwaway=True)
+    place = context.stores.places.generation(sandbox.id, sandbox.generation)
+    return Workspace(layout="managed", directory=place, template=tree.lower, below=below)
 
 
 def _apply_parents(context: Context, parents: Sequence[Changeset], root: int, scratch: str) -> dict[str, str | None]:

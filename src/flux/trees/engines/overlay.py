@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable
 
+import msgspec
+
 from flux.core import paths
 from flux.core.diff import inode, links
 from flux.core.manifest import Manifest, Token
@@ -43,7 +45,8 @@ def make(
     privileged = is_privileged()
     _check_tree(base, privileged)
     if workspace.layout == "managed":
-        _check_stacking(workspace, root, base, scratch, privileged)
+        if workspace.below is None:
+            _check_stacking(workspace, root, base, scratch, privileged)
         problem = probe_overlay(None, scratch, files, probe_cache)
     elif _lies_within(scratch, root):
         raise PassedOver("the state directory lies inside the workspace")
@@ -107,14 +110,15 @@ class OverlayTree:
         self._prefix = TRUSTED if is_privileged() else USER
         self._scratch = os.open(scratch, DIRECTORY)
         self._held = -1
-        managed = workspace.layout == "managed"
-        self._tree = Overlay(
-            lower=() if managed else (workspace.directory,),
-            lower_descriptor=root if managed else None,
-            upper=f"{scratch}/{UPPER}",
-            work=f"{scratch}/{WORK}",
-            throwaway=True,
+        tree = Overlay(
+            lower=(workspace.directory,), upper=f"{scratch}/{UPPER}", work=f"{scratch}/{WORK}", throwaway=True
         )
+        if workspace.below is not None:
+            layers = (f"{workspace.directory}/{UPPER}", *workspace.template)
+            tree = msgspec.structs.replace(tree, lower=layers, below=workspace.below, shared=True)
+        elif workspace.layout == "managed":
+            tree = msgspec.structs.replace(tree, lower=(), lower_descriptor=root)
+        self._tree = tree
         try:
             self._make(root)
         except BaseException:

@@ -11,9 +11,11 @@ All changes go through the Files port. Errors are ``OSError``, but for saved dat
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 
@@ -42,6 +44,8 @@ _SEAL = "seal.json"
 _PACKS = "packs.json"
 _SUFFIX = ".json"
 _ID_CHARACTERS = 32
+_TAIL = 64
+_SIZE = re.compile(rb'"size":([0-9]+)\}\Z')
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -82,6 +86,12 @@ class LayerStore:
             if descriptor >= 0:
                 os.close(descriptor)
         self._layers = self._artifacts = -1
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others from publishing, adopting, removing and naming layers meanwhile."""
+        with self._lock:
+            yield
 
     def draft(self) -> str:
         """Make an empty directory for a layer; the caller builds ``TREE`` in it, then publishes or discards it."""
@@ -222,6 +232,19 @@ class LayerStore:
         if data is None:
             raise missing("layer", layer_id)
         return data
+
+    def size(self, layer_id: str) -> int:
+        """Return how many bytes a layer's contents have, as its description says in its last words."""
+        try:
+            descriptor = os.open(f"{layer_id}/{_LAYER}", _READ, dir_fd=self._layers)
+        except FileNotFoundError as error:
+            raise missing("layer", layer_id) from error
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(max(os.fstat(descriptor).st_size - _TAIL, 0))
+            found = _SIZE.search(file.read())
+        if found is None:
+            raise damaged("layer", layer_id, "its description does not end as one does")
+        return int(found[1])
 
     def stamp(self, layer_id: str) -> tuple[int, ...]:
         """Return what changes whenever a layer's description is written: a look at its status."""
