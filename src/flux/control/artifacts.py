@@ -64,7 +64,7 @@ def collect(context: Control) -> Collected:
     """Remove from the object store what nothing refers to any more."""
     if context.artifacts is None:
         raise FluxError(Code.NOT_APPLICABLE, "cannot collect: there is no object store; set one in the configuration")
-    return context.artifacts.collect(needed(context))
+    return context.artifacts.collect(lambda: needed(context))
 
 
 def needed(context: Control) -> set[str]:

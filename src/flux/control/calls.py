@@ -1,7 +1,8 @@
 """The control plane's operations are generators without I/O: what they yield, and what is sent back (§9).
 
 ``Point``: what stands above has happened. ``Send``: the node's reply is sent in, a ``FluxError`` is thrown in; one
-with ``unknown_outcome``, or without the node's details, means that nobody knows. ``Nap``: come back after a while. ``control.drive`` does all this for real; a test's explorer delivers, repeats, delays and loses messages.
+with ``unknown_outcome``, or without the node's details, means that nobody knows. ``Nap``: come back after a while.
+``control.drive`` does all this for real; a test's explorer delivers, repeats, delays and loses messages.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ class RemoteArtifacts(Protocol):
         """Hash every part of an artifact. Raises ``internal`` with ``DataLoss``, ``not_found``, ``unavailable``."""
         ...
 
-    def collect(self, needed: set[str]) -> Collected:
-        """Remove what none of the artifacts with these ids needs, in two phases."""
+    def collect(self, needed: Callable[[], set[str]]) -> Collected:
+        """Remove what none of the artifacts needs whose ids ``needed`` returns, when it counts; in two phases."""
         ...
 
 

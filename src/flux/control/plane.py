@@ -220,7 +220,7 @@ class ControlPlane:
         return self._driver.run(sweep.sweep(self._context))
 
     def recover(self, adopt: Iterable[Adoption] = ()) -> Reconciled:
-        """Put right what a crash left behind, and adopt sandboxes that the registry never heard of; called at the start."""
+        """Put right what a crash left behind, and adopt sandboxes that the registry never heard of."""
         from flux.control import sweep
 
         return self._driver.run(sweep.recover(self._context, adopt))

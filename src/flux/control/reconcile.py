@@ -87,12 +87,11 @@ def _note(context: Control, node: NodeStatus, described: Described, inventoried:
             if held.state == "durable":
                 sandboxes.made_durable(tx, held.id)
     with context.registry.reading() as tx:
-        held_ids = {held.sandbox_id for held in inventoried.rows}
         open_starts = [
             start
             for sandbox_id in inventoried.done
             for start in starts.of(tx, sandbox_id)
-            if start.node_store_id == node.node_store_id and not start.acknowledged and sandbox_id not in held_ids
+            if start.node_store_id == node.node_store_id and not start.acknowledged
         ]
     for start in open_starts:
         kill.acknowledge(context, start.sandbox_id, start.node_store_id)
@@ -119,7 +118,9 @@ def _compared(
 
 
 def _is_over(held: RowReport, row: SandboxRow) -> bool:
-    """Tell whether the node has the sandbox, at rest, in the very execution that the registry takes for running."""
+    """Tell whether the execution that the registry takes for running rests on its node, or is gone from there."""
+    if held.state is NodeState.GONE:
+        return True
     if (held.generation, held.pod_uid) != (row.generation, row.pod_uid):
         return False
     return held.state in (NodeState.STOPPED, NodeState.SUSPENDED)

@@ -68,8 +68,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 class ArtifactStatus(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact as the control plane knows it. Sizes in bytes, time in wall-clock seconds.
 
-    ``kind``: ``suspend`` made by a pause, ``snapshot`` made on demand, with the ``name`` it was given. ``node``: where it
-    is local. ``durable``: the object store has all of it. ``current``: its sandbox wakes from it.
+    ``kind``: ``suspend`` made by a pause, ``snapshot`` made on demand, with the ``name`` it was given. ``node``: where
+    it is local. ``durable``: the object store has all of it. ``current``: its sandbox wakes from it.
     """
 
     id: str
