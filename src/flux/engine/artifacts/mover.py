@@ -31,7 +31,7 @@ class ArtifactMover:
         layers: what this machine has.
         files: the mutating file calls.
         store: the object store; ``None`` if artifacts stay on their node.
-        node_store_id: which node this is.
+        node_store_id: tells which node this is.
         workers: packs moved at a time, each of at most 16 MiB and held in memory up to three times; 0: one by one in
             the caller's thread.
         new_copy: makes names for objects that are never made again, by anybody.
@@ -43,7 +43,7 @@ class ArtifactMover:
         layers: LayerStore,
         files: Files,
         store: ObjectStore | None,
-        node_store_id: str,
+        node_store_id: Callable[[], str],
         *,
         workers: int = _WORKERS,
         new_copy: Callable[[], str] = _new_copy,
@@ -62,7 +62,7 @@ class ArtifactMover:
                 Code.UNAVAILABLE,
                 f"cannot upload artifact {reference.id}: there is no object store: set [objects] url and start again",
             )
-        job = Upload(self._layers, self._store, self._node, self._new_copy, self._workers, tell)
+        job = Upload(self._layers, self._store, self._node(), self._new_copy, self._workers, tell)
         return run(job.steps(reference))
 
     def fetch(self, reference: ArtifactReference) -> None:
