@@ -7,7 +7,7 @@ from flux.control.answers import Answer
 from flux.control.calls import Calls, Nap, Send
 from flux.control.context import Control, Deadline
 from flux.control.transitions import Saved
-from flux.core.errors import FluxError
+from flux.core.errors import Code, FluxError
 from flux.core.fence import Ended, Teardown
 from flux.core.node import ArtifactReference, Inventoried, Inventory, RowReport, TearDown, TornDown
 from flux.core.route import Execution
@@ -75,8 +75,10 @@ def settled(context: Control, row: SandboxRow, deadline: Deadline) -> Calls[tupl
                 return False, None
             if torn.outcome is Teardown.SUSPENDED and torn.artifact is not None:
                 return True, Saved(generation=other.generation, artifact=torn.artifact)
-    saved = yield from saved_of(context, row, torn.ended)
-    return True, saved
+    try:
+        return True, (yield from saved_of(context, row, torn.ended))
+    except FluxError:
+        return False, None
 
 
 def _is_up(held: RowReport) -> bool:
@@ -87,6 +89,9 @@ def saved_of(context: Control, row: SandboxRow, ended: tuple[Ended, ...]) -> Cal
     """Return the newest artifact that the endings tell of, if it is later than the current one.
 
     An ending names it by its id; its digest is what the registry or the node knows of that id.
+
+    Raises:
+        FluxError: ``unavailable`` if there is one and nobody can tell its digest now: nothing older is taken for it.
     """
     newest = answers.newest_artifact(ended, row.artifact_generation)
     if newest is None or newest.artifact_id is None:
@@ -101,4 +106,9 @@ def saved_of(context: Control, row: SandboxRow, ended: tuple[Ended, ...]) -> Cal
         if held.id == newest.artifact_id:
             reference = ArtifactReference(id=held.id, digest=held.digest, durable=held.state == "durable")
             return Saved(generation=newest.generation, artifact=reference)
-    return None
+    raise FluxError(
+        Code.UNAVAILABLE,
+        f"cannot wake sandbox {row.id}: node {row.node} saved it as {newest.artifact_id} and does not say more of that "
+        "now; nothing is lost, try again",
+        {"reason": "ArtifactUnknown", "artifact": newest.artifact_id},
+    )

@@ -109,7 +109,10 @@ def _compared(
         held = reports.get(row.id)
         if held is not None and not _is_over(held, row):
             continue
-        saved = yield from _saved(context, row, held)
+        try:
+            saved = yield from _saved(context, row, held)
+        except FluxError:
+            continue  # the next inventory asks again
         event = ControlEvent.LOST if saved is None else ControlEvent.PAUSED
         if transitions.rest(context, row, event, saved, stopped=saved is None) is not None and saved is None:
             context.audit(AuditKind.SANDBOX_LOST, SYSTEM, row.id, {"generation": row.generation, "node": node.name})
