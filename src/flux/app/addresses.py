@@ -38,6 +38,11 @@ class Address(msgspec.Struct, frozen=True):
             )
         return cls(host, int(port))
 
+    @property
+    def text(self) -> str:
+        """``HOST:PORT``, or ``[IPV6]:PORT``."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def require_local(self, *, insecure: bool, encrypted: bool) -> None:
         """Refuse an address that other machines reach without TLS, unless that is wanted (spec: access).
 

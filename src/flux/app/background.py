@@ -29,7 +29,7 @@ def status(config: Config) -> DaemonStatus:
     return _status(config, holder if running else None)
 
 
-def start(config: Config, options: Options, listen: str | None) -> DaemonStatus:
+def start(config: Config, options: Options, listen: str | None, role: str) -> DaemonStatus:
     """Start a daemon in the background and return when it answers.
 
     Raises:
@@ -44,7 +44,7 @@ def start(config: Config, options: Options, listen: str | None) -> DaemonStatus:
             "stop it with: fluxctl daemon stop",
             {"pid": holder.pid, "url": holder.url},
         )
-    process = _spawn(config, options, listen)
+    process = _spawn(config, options, listen, role)
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         holder = lock.peek(config.state_dir)
@@ -104,8 +104,8 @@ def _log(config: Config) -> str:
     return os.path.join(config.state_dir, LOG_NAME)
 
 
-def _spawn(config: Config, options: Options, listen: str | None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "flux.app.fluxd", "--state-dir", config.state_dir]
+def _spawn(config: Config, options: Options, listen: str | None, role: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "flux.app.fluxd", "--state-dir", config.state_dir, "--role", role]
     if options.config is not None:
         command += ["--config", options.config]
     if listen is not None:

@@ -1,4 +1,4 @@
-"""The daemon: one engine on one state directory, served until it is told to stop."""
+"""The daemon: one state directory's node, control plane or both, served until it is told to stop."""
 
 from __future__ import annotations
 
@@ -9,26 +9,33 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import anyio
 import msgspec
 import structlog
-from anyio import to_thread
 from starlette.types import ASGIApp
 
-from flux.api.rest.application import build
+from flux.api.rest.application import build, build_node
+from flux.api.rest.gate import Gate, NodeGate, UserGate
 from flux.api.rest.server import HttpService, Listeners
 from flux.app import config, lock, logs, token
 from flux.app.addresses import Address, bind_tcp, bind_unix, url_of
 from flux.app.compose import compose, engine_settings
 from flux.app.metrics import Metrics
+from flux.app.roles import Role, Runtime
+from flux.app.work import Workers
+from flux.control.routed import RoutedPlane
 from flux.core.errors import Code, FluxError
 from flux.core.paths import is_utf8, printable
-from flux.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from flux.api.rest.forward import Forwarder
 
 SOCKET_NAME = "socket"
 DAEMON_NAME = "daemon.json"
-_SWEEP_SECONDS = 30.0
+#: How long the control plane's calls may still go on when the daemon stops.
+_CALLS_SECONDS = 5.0
 _THREADS_SECONDS = 2.0
 
 
@@ -37,7 +44,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     state_directory: str | None = None
     listen: str | None = None
+    node_listen: str | None = None
     config_file: str | None = None
+    role: Role = "all"
     insecure: bool = False
     certificate: str | None = None
     key: str | None = None
@@ -54,39 +63,101 @@ def run(options: Options) -> None:
     address = Address.parse(options.listen or settings.listen)
     encrypted = _encrypted(options)
     address.require_local(insecure=options.insecure, encrypted=encrypted)
+    manager = Address.parse(options.node_listen or settings.node.listen)
+    if options.role == "node":
+        manager.require_local(insecure=options.insecure, encrypted=encrypted)
     logs.configure()
     with ExitStack() as held:
         state_lock = held.enter_context(_locked(settings.state_dir, settings.lock_wait_seconds))
         listeners = _listeners(held, settings.state_dir, address, options)
         url = url_of(listeners.tcp, address.host, encrypted=encrypted)
         metrics = Metrics()
-        secret = token.ensure_admin_token(settings.state_dir)
-        engine = compose(settings, persistent=True, admin_token=secret, observer=metrics)
-        held.callback(engine.close)
-        _log_recovery(engine)
+        runtime = _opened(held, settings, options.role, metrics, url)
+        told = _manager(held, runtime, manager, settings, options)
+        workers = Workers(runtime.tasks(settings.control.inventory_seconds))
+        held.callback(workers.stop)
 
         def ready() -> None:
-            held.enter_context(_announced(settings.state_dir, url))
+            workers.start()
+            held.enter_context(_announced(settings.state_dir, url, told))
             state_lock.announce(url)
-            structlog.get_logger().info("ready", url=url, state_dir=printable(settings.state_dir), pid=os.getpid())
+            structlog.get_logger().info(
+                "ready", url=url, role=options.role, state_dir=printable(settings.state_dir), pid=os.getpid(), **told
+            )
             print(f"fluxd is ready on {url}", flush=True)
 
-        app = _application(engine, metrics, settings, any_host=options.insecure)
-        HttpService(app, listeners, ready, _Sweeper(engine).run).run()
+        HttpService(_application(runtime, metrics, settings, options), listeners, ready).run()
         structlog.get_logger().info("stopping")
     structlog.get_logger().info("stopped")
     _end_process()
 
 
-def _application(engine: Engine, metrics: Metrics, settings: config.Config, *, any_host: bool) -> ASGIApp:
+def _opened(held: ExitStack, settings: config.Config, role: Role, metrics: Metrics, url: str) -> Runtime:
+    """Open the state directory and put right what a crash left behind."""
+    runtime = compose(
+        settings,
+        role=role,
+        persistent=True,
+        admin_token=token.ensure_admin_token(settings.state_dir),
+        observer=metrics,
+        data_address=(settings.node.advertise or url) if role == "node" else "",
+    )
+    held.callback(runtime.close)
+    _log_recovery(runtime)
+    return runtime
+
+
+def _manager(
+    held: ExitStack, runtime: Runtime, address: Address, settings: config.Config, options: Options
+) -> dict[str, str]:
+    """Serve a node's manager to its control plane; return what is told of it."""
+    if options.role != "node" or runtime.node is None:
+        return {}
+    from flux.api.node.server import NodeServer
+
+    server = NodeServer(
+        runtime.node.manager,
+        address.text,
+        token.ensure_node_token(settings.state_dir),
+        certificate=_pem(options),
+        fault=lambda name, error: structlog.get_logger().error("node call", call=name, exc_info=error),
+    )
+    held.callback(server.stop, _CALLS_SECONDS)
+    server.start()
+    return {"node": f"{address.host}:{server.port}"}
+
+
+def _pem(options: Options) -> tuple[bytes, bytes] | None:
+    if options.certificate is None or options.key is None:
+        return None
+    try:
+        return Path(options.certificate).read_bytes(), Path(options.key).read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FluxError(Code.INVALID, f"cannot speak TLS: {printable(str(error.filename))}: {reason}") from error
+
+
+def _application(runtime: Runtime, metrics: Metrics, settings: config.Config, options: Options) -> ASGIApp:
     """Return the application, whose metrics count what runs at the moment they are read."""
     output_bytes = engine_settings(settings, persistent=True, admin_token=None).exec_output_bytes
 
     def render() -> bytes:
-        metrics.gauge("live_sandboxes", engine.health().running)
+        metrics.gauge("live_sandboxes", runtime.engine.health().running)
         return metrics.render()
 
-    return build(engine, logs.RequestLog(), render, exec_output_bytes=output_bytes, any_host=any_host)
+    if runtime.control is None and runtime.node is not None:
+        gate: Gate = NodeGate(RoutedPlane(runtime.engine, runtime.node))
+        return build_node(gate, logs.RequestLog(), render, exec_output_bytes=output_bytes, any_host=options.insecure)
+    gate = UserGate(runtime.platform, _forwarder(runtime))
+    return build(gate, logs.RequestLog(), render, exec_output_bytes=output_bytes, any_host=options.insecure)
+
+
+def _forwarder(runtime: Runtime) -> Forwarder | None:
+    if runtime.control is None:
+        return None
+    from flux.api.rest.forward import Forwarder
+
+    return Forwarder(runtime.control.contacts.authority)
 
 
 def _encrypted(options: Options) -> bool:
@@ -130,12 +201,12 @@ def _listeners(held: ExitStack, state_directory: str, address: Address, options:
 
 
 @contextmanager
-def _announced(state_directory: str, url: str) -> Iterator[None]:
+def _announced(state_directory: str, url: str, told: dict[str, str]) -> Iterator[None]:
     """Keep ``daemon.json`` (0600) as long as the daemon serves: where it is, for programs that start it."""
     path = os.path.join(state_directory, DAEMON_NAME)
     partial = f"{path}.new"
     place = os.path.join(state_directory, SOCKET_NAME)
-    body = {"pid": os.getpid(), "url": url, "socket": place if is_utf8(place) else None}
+    body = {"pid": os.getpid(), "url": url, "socket": place if is_utf8(place) else None, **told}
     _remove(partial)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -154,27 +225,15 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _log_recovery(engine: Engine) -> None:
-    recovered = msgspec.to_builtins(engine.recover())
-    found = {name: values for name, values in recovered.items() if values}
+def _log_recovery(runtime: Runtime) -> None:
+    recovered = runtime.recover()
+    found = {
+        part: {name: values for name, values in told.items() if values}
+        for part, told in recovered.items()
+        if any(told.values())
+    }
     if found:
         structlog.get_logger().warning("recovered", **found)
-
-
-class _Sweeper:
-    """Expires and deletes what is due, also when nobody asks."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def run(self) -> None:
-        """Sweep now and then until cancelled."""
-        while True:
-            await anyio.sleep(_SWEEP_SECONDS)
-            try:
-                await to_thread.run_sync(self._engine.sweep, abandon_on_cancel=True)
-            except FluxError as error:
-                structlog.get_logger().error("sweep", outcome=error.code.value, message=error.message)
 
 
 def _end_process() -> None:

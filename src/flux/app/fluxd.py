@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -12,6 +13,14 @@ from flux.core.errors import FluxError
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--state-dir", "state_directory", metavar="DIR", help="State directory; else the configuration's.")
 @click.option("--listen", metavar="HOST:PORT", help="Address; port 0 lets the kernel choose. Default 127.0.0.1:7788.")
+@click.option(
+    "--role",
+    type=click.Choice(["all", "control", "node"]),
+    default="all",
+    show_default=True,
+    help="node: run sandboxes for a control plane elsewhere; control: run none here; all: both in one.",
+)
+@click.option("--node-listen", metavar="HOST:PORT", help="Role node: address of its manager. Default 127.0.0.1:7789.")
 @click.option("--config", "config_file", metavar="FILE", help="Configuration file in place of the usual ones.")
 @click.option(
     "--insecure", is_flag=True, help="Listen without TLS beyond this machine, or behind a proxy; any Host is served."
@@ -22,6 +31,8 @@ from flux.core.errors import FluxError
 def main(
     state_directory: str | None,
     listen: str | None,
+    role: Any,
+    node_listen: str | None,
     config_file: str | None,
     insecure: bool,
     certificate: str | None,
@@ -37,6 +48,8 @@ def main(
     options = Options(
         state_directory=state_directory,
         listen=listen,
+        role=role,
+        node_listen=node_listen,
         config_file=config_file,
         insecure=insecure,
         certificate=certificate,

@@ -67,7 +67,7 @@ class RemoteSession:
         if client is not None:
             client.close()
 
-    def start_daemon(self, listen: str | None) -> DaemonStatus:
+    def start_daemon(self, listen: str | None, role: str) -> DaemonStatus:
         """Refuse: a daemon is started where its state directory is."""
         raise _elsewhere("start")
 
@@ -145,21 +145,21 @@ class LocalSession:
             from flux.api.embedded import EmbeddedClient
             from flux.app.compose import compose
 
-            engine = compose(self.config, persistent=False)
+            runtime = compose(self.config, persistent=False)
         except BaseException:
             held.release()
             raise
 
         def release() -> None:
             try:
-                engine.close()
+                runtime.close()
             finally:
                 held.release()
 
         try:
-            engine.recover()
+            runtime.recover()
             self._embedded = True
-            return EmbeddedClient(engine, local_actor(), release)
+            return EmbeddedClient(runtime.platform, local_actor(), release)
         except BaseException:
             release()
             raise
@@ -192,11 +192,11 @@ class LocalSession:
         if client is not None:
             client.close()
 
-    def start_daemon(self, listen: str | None) -> DaemonStatus:
+    def start_daemon(self, listen: str | None, role: str) -> DaemonStatus:
         """Start a daemon in the background."""
         from flux.app import background
 
-        return background.start(self.config, self._options, listen)
+        return background.start(self.config, self._options, listen, role)
 
     def stop_daemon(self) -> DaemonStatus:
         """Stop the daemon."""

@@ -29,11 +29,18 @@ def daemon() -> None:
 
 @click.command(cls=Command)
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")
+@click.option(
+    "--role",
+    type=click.Choice(["all", "control", "node"]),
+    default="all",
+    show_default=True,
+    help="node: run sandboxes for a control plane elsewhere; control: run none here; all: both in one.",
+)
 @pass_invocation
-def start(invocation: Invocation, listen: str | None) -> None:
+def start(invocation: Invocation, listen: str | None, role: str) -> None:
     """Start fluxd in the background and wait until it answers."""
     with working(invocation, "starting the daemon"):
-        status = invocation.session.start_daemon(listen)
+        status = invocation.session.start_daemon(listen, role)
     invocation.emit(status, _show)
 
 

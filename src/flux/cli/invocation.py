@@ -59,7 +59,7 @@ class Session(Protocol):
         """Close the client, if one is open, and let other processes use the state directory. Idempotent."""
         ...
 
-    def start_daemon(self, listen: str | None) -> DaemonStatus:
+    def start_daemon(self, listen: str | None, role: str) -> DaemonStatus:
         """Start a daemon in the background and return when it answers."""
         ...
 

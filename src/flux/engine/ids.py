@@ -6,12 +6,18 @@ import os
 import re
 
 _RANDOM_BYTES = 8
+_IDENTITY_BYTES = 16
 _SECRET_BYTES = 32
 
 
 def sandbox() -> str:
     """Return a new sandbox id."""
     return "sb" + os.urandom(_RANDOM_BYTES).hex()
+
+
+def attempt() -> str:
+    """Return a new id for one attempt at starting a sandbox, or for what holds its execution."""
+    return "at" + os.urandom(_RANDOM_BYTES).hex()
 
 
 def is_sandbox(text: str) -> bool:
@@ -32,6 +38,11 @@ def run() -> str:
 def key() -> str:
     """Return a new key id."""
     return "ky" + os.urandom(_RANDOM_BYTES).hex()
+
+
+def identity() -> str:
+    """Return a new id for an attempt, a pod, a process: 128 random bits."""
+    return os.urandom(_IDENTITY_BYTES).hex()
 
 
 def event() -> str:

@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -78,16 +78,12 @@ class HttpService:
         app: the application.
         listeners: where to listen.
         ready: called once both sockets accept.
-        beside: runs as long as the service does.
     """
 
-    def __init__(
-        self, app: ASGIApp, listeners: Listeners, ready: Callable[[], None], beside: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, app: ASGIApp, listeners: Listeners, ready: Callable[[], None]) -> None:
         self._server = _Server(_config(app, listeners))
         self._server.unix, self._server.ready = listeners.unix, ready
         self._tcp = listeners.tcp
-        self._beside = beside
 
     def run(self) -> None:
         """Serve until stopped."""
@@ -102,12 +98,7 @@ class HttpService:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
-        task = asyncio.ensure_future(self._beside())
-        try:
-            await self._server.serve([self._tcp])
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._server.serve([self._tcp])
 
 
 def _config(app: ASGIApp, listeners: Listeners) -> Config:

@@ -36,14 +36,18 @@ class ArtifactReference(_message.Message):
     def __init__(self, id: _Optional[str] = ..., digest: _Optional[str] = ..., durable: _Optional[bool] = ...) -> None: ...
 
 class Ended(_message.Message):
-    __slots__ = ("generation", "ended_as", "artifact_id")
+    __slots__ = ("generation", "ended_as", "artifact_id", "artifact_digest", "durable")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ENDED_AS_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_ID_FIELD_NUMBER: _ClassVar[int]
+    ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
     generation: int
     ended_as: str
     artifact_id: str
-    def __init__(self, generation: _Optional[int] = ..., ended_as: _Optional[str] = ..., artifact_id: _Optional[str] = ...) -> None: ...
+    artifact_digest: str
+    durable: bool
+    def __init__(self, generation: _Optional[int] = ..., ended_as: _Optional[str] = ..., artifact_id: _Optional[str] = ..., artifact_digest: _Optional[str] = ..., durable: _Optional[bool] = ...) -> None: ...
 
 class Activate(_message.Message):
     __slots__ = ("sandbox_id", "node_store_id", "route", "sandbox", "artifact", "create")
