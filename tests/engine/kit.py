@@ -45,6 +45,7 @@ class Kit:
         files = SystemFiles()
         stores = Stores(str(self.state), self.clock, files)
         engine = Engine(stores, {self.substrate.kind: self.substrate}, self.clock, files, self.settings)
+        assert engine.node.store_id  # opens the node, which brings every row to rest, before changesets are mended
         engine.recover()
         return engine
 

@@ -30,14 +30,22 @@ from flux.store.database import Moment
 from flux.store.stores import Stores
 
 if TYPE_CHECKING:
+    from flux.engine.node.manager import NodeManager
+    from flux.engine.node.node import NodeSettings
+    from flux.ports.artifacts import ObjectStore
     from flux.trees.layers.store import LayerStore
 
 _SPACE = (errno.ENOSPC, errno.EDQUOT)
 _RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+#: A sandbox that is being saved while it runs on is only slower for a moment.
+_SERVING = frozenset({NodeState.RUNNING, NodeState.CAPTURING})
 
 
 class Context:
-    """One engine's surroundings. ``changed`` is notified whenever a changeset's state changes."""
+    """One engine's surroundings. ``changed`` is notified whenever a changeset's state changes.
+
+    ``node`` starts and ends the sandboxes; it is opened when it is first asked for.
+    """
 
     def __init__(
         self,
@@ -57,6 +65,10 @@ class Context:
         self.locks = Locks(settings.lock_wait_seconds)
         self.instances = Instances(persistent=settings.persistent)
         self.changed = threading.Condition()
+        self.node_settings: NodeSettings | None = None
+        self.objects: ObjectStore | None = None
+        #: Whether nobody else starts and ends the sandboxes, or keeps their time-outs.
+        self.keeps_time = False
 
     @cached_property
     def layers(self) -> LayerStore:
@@ -64,6 +76,17 @@ class Context:
         from flux.trees.layers.store import LayerStore  # only what saves or restores needs it
 
         return LayerStore(self.stores.state.path, self.files)
+
+    @cached_property
+    def node(self) -> NodeManager:
+        """What starts, saves and ends sandboxes here, recovered; a composition that opens its own sets it instead."""
+        from flux.engine.lifecycle.assemble import open_node
+
+        self.keeps_time = True
+        opened = open_node(self, self.objects, self.node_settings)
+        opened.recover()
+        opened.reconcile()
+        return opened
 
     @contextmanager
     def operation(self, actor: Actor, name: str) -> Iterator[None]:
@@ -91,10 +114,26 @@ class Context:
         return Moment(wall=self.clock.wall(), boot_id=self.clock.boot_id(), boot_ns=self.clock.boot_ns())
 
     def sandbox(self, actor: Actor, reference: str) -> Sandbox:
-        """Return the sandbox with that id or name.
+        """Return the sandbox with that id or name, which runs.
 
         Raises:
-            FluxError: ``not_found``, also where the actor may not see it.
+            FluxError: ``not_found``, also where the actor may not see it; ``illegal_state`` if it does not run.
+        """
+        found = self.known(actor, reference)
+        if found.state not in _SERVING:
+            raise FluxError(
+                Code.ILLEGAL_STATE,
+                f"cannot use the sandbox {found.id}: it is {found.state.value}; resume it first",
+                {"state": found.state.value},
+            )
+        expected.check(found)
+        return found
+
+    def known(self, actor: Actor, reference: str) -> Sandbox:
+        """Return the sandbox with that id or name, whether it runs or not.
+
+        Raises:
+            FluxError: ``not_found``, also where the actor may not see it, and where it is being deleted.
         """
         with self.stores.database.reading() as tx:
             found = sandboxes.find(tx, reference)
@@ -102,12 +141,11 @@ class Context:
             raise no_sandbox(reference)
         if self.is_over(found):
             raise no_sandbox(reference)
-        expected.check(found)
         return found
 
     def is_over(self, sandbox: Sandbox) -> bool:
-        """Tell whether a sandbox's time-out has come."""
-        if sandbox.expires_at is None:
+        """Tell whether a sandbox's time-out has come; where a control plane keeps time, it tells."""
+        if sandbox.expires_at is None or not self.keeps_time:
             return False
         return self.moment().after(sandbox.boot_id, sandbox.expires_boot_ns, sandbox.expires_at)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flux.core.access import Actor, Key
 from flux.core.audit import AuditEvent, AuditFilter, AuditKind
@@ -43,6 +43,11 @@ from flux.ports.observer import Observer, Unobserved
 from flux.ports.substrate import Check, Substrate
 from flux.store.stores import Stores
 
+if TYPE_CHECKING:
+    from flux.engine.node.manager import NodeManager
+    from flux.engine.node.node import NodeSettings
+    from flux.ports.artifacts import ObjectStore
+
 
 class Engine:
     """One state directory's engine. There is one per process and state directory; ``app`` sees to it.
@@ -54,6 +59,8 @@ class Engine:
         files: the mutating file calls.
         settings: how to work.
         observer: who hears of operations, for metrics.
+        objects: where artifacts are brought; ``None`` if they stay on this node.
+        node: how the node manager works.
     """
 
     def __init__(
@@ -64,8 +71,26 @@ class Engine:
         files: Files,
         settings: Settings,
         observer: Observer | None = None,
+        *,
+        objects: ObjectStore | None = None,
+        node: NodeSettings | None = None,
     ) -> None:
         self._context = Context(stores, substrates, clock, files, settings, observer or Unobserved())
+        self._context.objects, self._context.node_settings = objects, node
+
+    @property
+    def context(self) -> Context:
+        """What the engine's modules share, for who composes more on the same state directory."""
+        return self._context
+
+    @property
+    def node(self) -> NodeManager:
+        """What starts, saves and ends the sandboxes here; opened and recovered when it is first asked for."""
+        return self._context.node
+
+    def end_sandbox(self, sandbox: Sandbox) -> None:
+        """Close what a sandbox that is being destroyed leaves open: its users' calls, its changesets. Repeatable."""
+        delete.destroyed(self._context, sandbox)
 
     # Sandboxes
 
@@ -87,7 +112,7 @@ class Engine:
     def get_sandbox(self, actor: Actor, sandbox: str) -> Sandbox:
         """Return a sandbox."""
         with self._context.operation(actor, "sandbox.get"):
-            return self._context.sandbox(actor, sandbox)
+            return self._context.known(actor, sandbox)
 
     def delete_sandbox(self, actor: Actor, sandbox: str) -> Sandbox:
         """Delete a sandbox in whatever state: end its processes, reject its open changesets, remove its files."""
@@ -302,6 +327,10 @@ class Engine:
     ) -> None:
         """Write an audit line."""
         self._context.stores.audit.append(self._context.line(kind, actor, sandbox_id=sandbox_id, details=details))
+
+    def append_audit(self, event: AuditEvent) -> None:
+        """Write an audit line that is made already."""
+        self._context.stores.audit.append(event)
 
     def close(self) -> None:
         """End every running execution and release the state directory. Idempotent."""

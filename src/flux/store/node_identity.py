@@ -15,6 +15,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes
 
 
+def find(tx: Transaction) -> Identity | None:
+    """Return the store's identity, ``None`` for a new store."""
+    found = tx.one("SELECT node_store_id, secret FROM node_identity")
+    return None if found is None else Identity(node_store_id=found[0], secret=found[1])
+
+
 def adopt(tx: Transaction, owner: str, fresh: Identity) -> Identity:
     """Make ``owner`` the one manager that may write; return the identity, which is ``fresh`` for a new store only."""
     tx.execute(
@@ -22,8 +28,7 @@ def adopt(tx: Transaction, owner: str, fresh: Identity) -> Identity:
         " ON CONFLICT (one) DO UPDATE SET owner = ?3",
         (fresh.node_store_id, fresh.secret, owner),
     )
-    found = tx.one("SELECT node_store_id, secret FROM node_identity")
-    return fresh if found is None else Identity(node_store_id=found[0], secret=found[1])
+    return find(tx) or fresh
 
 
 def check(tx: Transaction, owner: str) -> None:

@@ -129,6 +129,12 @@ def find(tx: Transaction, reference: str) -> Sandbox | None:
     return None if found is None else _sandbox(found)
 
 
+def oldest_named(tx: Transaction, name: str) -> str | None:
+    """Return the id of the oldest sandbox with that name that is not being deleted."""
+    found = tx.one("SELECT id FROM sandboxes WHERE name = ? AND state <> 'deleting' ORDER BY number", (name,))
+    return None if found is None else str(found[0])
+
+
 def page(tx: Transaction, *, owner: str | None, limit: int, before: int | None) -> list[tuple[int, Sandbox]]:
     """Return sandboxes that are not being deleted with their numbers, newest first.
 

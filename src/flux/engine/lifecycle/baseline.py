@@ -28,7 +28,7 @@ def remember(context: Context, actor: Actor, reference: str) -> Baseline:
         context.stores.baselines.write(sandbox.id, found.manifest)
         now = context.clock.wall()
         with context.stores.database.transaction() as tx:
-            sandboxes.update(tx, msgspec.structs.replace(sandbox, baseline_at=now))
+            sandboxes.replace_record(tx, msgspec.structs.replace(sandbox, baseline_at=now))
     return Baseline(
         sandbox_id=sandbox.id,
         created_at=now,

@@ -13,21 +13,23 @@ from flux.core import access, paths
 from flux.core.access import Actor
 from flux.core.audit import AuditKind
 from flux.core.errors import Code, FluxError
+from flux.core.lifecycle import NodeState
+from flux.core.node import Activate, Destroy
 from flux.core.policy import checked_ports
 from flux.core.requests import CreateSandbox, MountRequest
+from flux.core.route import Route
 from flux.core.sandbox import (
     BASE_TEMPLATE,
     RESERVED_TARGETS,
     Sandbox,
     SandboxMount,
-    SandboxState,
     checked_environment,
     checked_name,
     checked_text,
 )
 from flux.engine import ids
 from flux.engine.context import Context
-from flux.engine.lifecycle import generations, kinds, roots
+from flux.engine.lifecycle import kinds, roots
 from flux.engine.locks import Extent
 from flux.store import idempotency, keys, sandboxes
 
@@ -47,34 +49,55 @@ def create_sandbox(context: Context, actor: Actor, request: CreateSandbox, key: 
         made = _made_before(context, scope, _checked_key(key), digest)
         if made is not None:
             return made
-    sandbox = _sandbox(context, actor, request)
-    context.stores.places.make_sandbox(sandbox.id)
-    try:
-        if sandbox.layout == "managed":
-            context.stores.places.make_generation(sandbox.id, 1)
-            generations.overlay(context, sandbox, 1)
-        if not _insert(context, sandbox, scope, key, digest):
-            context.stores.places.remove_sandbox(sandbox.id)
-            return create_sandbox(context, actor, request, key)
-    except BaseException:
-        context.stores.places.remove_sandbox(sandbox.id)
-        raise
+    sandbox = build_record(context, actor, request)
+    _refuse_taken(context, sandbox.name)
+    _start(context, sandbox)
+    first = _first_of_its_kind(context, sandbox, scope, key, digest)
+    if not first:
+        context.node.destroy(Destroy(sandbox_id=sandbox.id, node_store_id=context.node.store_id))
+        return create_sandbox(context, actor, request, key)
     details = {"kind": sandbox.kind, "layout": sandbox.layout}
     context.stores.audit.append(context.line(AuditKind.SANDBOX_CREATE, actor, sandbox_id=sandbox.id, details=details))
-    return sandbox
+    with context.stores.database.reading() as tx:
+        return sandboxes.record(tx, sandbox.id) or sandbox
 
 
-def _insert(context: Context, sandbox: Sandbox, scope: str, key: str | None, digest: str) -> bool:
-    """Add the row; ``False`` if a request with the same key was faster."""
+def _start(context: Context, sandbox: Sandbox) -> None:
+    """Start the first generation; leave nothing of a sandbox that does not start."""
+    route = Route(generation=1, attempt_id=ids.attempt(), pod_uid=ids.attempt())
+    store_id = context.node.store_id
+    request = Activate(sandbox_id=sandbox.id, node_store_id=store_id, route=route, sandbox=sandbox, create=True)
+    try:
+        context.node.activate(request)
+    except FluxError as error:
+        context.node.destroy(Destroy(sandbox_id=sandbox.id, node_store_id=store_id))
+        raise FluxError(Code(error.details.get("cause", error.code)), error.message, error.details) from error
+
+
+def _first_of_its_kind(context: Context, sandbox: Sandbox, scope: str, key: str | None, digest: str) -> bool:
+    """Take the key and the name; ``False`` if a request with the same one was faster."""
     with context.stores.database.transaction() as tx:
+        if sandbox.name is not None and sandboxes.oldest_named(tx, sandbox.name) != sandbox.id:
+            return False
         if key is not None:
             idempotency.delete_before(tx, tx.now - context.settings.idempotency_seconds)
             if idempotency.find(tx, scope, key) is not None:
                 return False
-        sandboxes.insert(tx, sandbox)
-        if key is not None:
             idempotency.insert(tx, scope, key, digest, sandbox.id)
     return True
+
+
+def _refuse_taken(context: Context, name: str | None) -> None:
+    if name is None:
+        return
+    with context.stores.database.reading() as tx:
+        taken = sandboxes.oldest_named(tx, name)
+    if taken is not None:
+        raise FluxError(
+            Code.ALREADY_EXISTS,
+            f"cannot create the sandbox: the name {name!r} is taken; choose another",
+            {"field": "name", "name": name},
+        )
 
 
 def _digest(request: CreateSandbox) -> str:
@@ -103,10 +126,15 @@ def _made_before(context: Context, scope: str, key: str, digest: str) -> Sandbox
             f"cannot create the sandbox: the idempotency key {key!r} was used with another request; use a new key",
             {"idempotency_key": key, "sandbox_id": held.sandbox_id},
         )
-    return sandbox if sandbox is not None and sandbox.state is SandboxState.RUNNING else None
+    return sandbox if sandbox is not None and sandbox.state is not NodeState.DELETING else None
 
 
-def _sandbox(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:
+def build_record(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:
+    """Return the record of the sandbox that a request asks for; nothing is made yet.
+
+    Raises:
+        FluxError: ``invalid``, ``denied``, ``not_found`` (a template), ``conflict`` (the directory is gone).
+    """
     kind = request.kind or context.settings.default_kind
     kinds.substrate(context, kind)
     ttl = _checked_ttl(request)
@@ -117,7 +145,7 @@ def _sandbox(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:
         id=ids.sandbox(),
         kind=kind,
         layout="bound" if workspace else "managed",
-        state=SandboxState.RUNNING,
+        state=NodeState.CREATED,
         created_at=moment.wall,
         root_device=identity[0],
         root_inode=identity[1],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
 import msgspec
 
@@ -10,40 +12,54 @@ from flux.core.access import SYSTEM, Actor
 from flux.core.audit import AuditKind
 from flux.core.changeset import LIFE, Changeset, Event, State
 from flux.core.errors import Code, FluxError
-from flux.core.sandbox import Sandbox, SandboxState
+from flux.core.node import Destroy
+from flux.core.sandbox import Sandbox
 from flux.engine.context import Context
 from flux.engine.speculation import lookup, mend, transition
-from flux.store import changeset_index, sandboxes
+from flux.store import changeset_index
 from flux.store.changeset_index import Row
 
 _WHY = "its sandbox was deleted"
+_actor: ContextVar[Actor] = ContextVar("destroying_actor", default=SYSTEM)
 
 
 def delete_sandbox(context: Context, actor: Actor, reference: str) -> Sandbox:
-    """Delete a sandbox."""
-    sandbox = context.sandbox(actor, reference)
-    _delete(context, actor, sandbox)
+    """Delete a sandbox, whether it runs or not."""
+    sandbox = context.known(actor, reference)
+    _destroy(context, actor, sandbox)
     return sandbox
 
 
 def end(context: Context, sandbox: Sandbox) -> None:
-    """Delete a sandbox whose time-out has come, or whose deletion was interrupted."""
-    with suppress(FluxError):  # somebody deletes it already, or the disk is in trouble: the next sweep tries again
-        _delete(context, SYSTEM, sandbox)
+    """Delete a sandbox whose time-out has come."""
+    with suppress(FluxError):  # the disk is in trouble: the next sweep tries again
+        _destroy(context, SYSTEM, sandbox)
 
 
-def _delete(context: Context, actor: Actor, sandbox: Sandbox) -> None:
+def _destroy(context: Context, actor: Actor, sandbox: Sandbox) -> None:
+    with on_behalf_of(actor):
+        context.node.destroy(Destroy(sandbox_id=sandbox.id, node_store_id=context.node.store_id))
+
+
+@contextmanager
+def on_behalf_of(actor: Actor) -> Iterator[None]:
+    """Let whatever this block's thread destroys be recorded as done by ``actor``."""
+    token = _actor.set(actor)
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
+def destroyed(context: Context, sandbox: Sandbox) -> None:
+    """Close what a sandbox that is being destroyed leaves open: its users' calls, its changesets. Repeatable."""
+    actor = _actor.get()
     with context.locks.deleting(sandbox.id, lambda: context.instances.kill(sandbox.id)):
-        with context.stores.database.transaction() as tx:
-            sandboxes.update(tx, msgspec.structs.replace(sandbox, state=SandboxState.DELETING))
-        context.instances.forget(sandbox.id)
         _close_changesets(context, actor, sandbox)
-        context.stores.places.remove_sandbox(sandbox.id)
+    if sandbox.generation:  # one that never ran was never there
         context.stores.audit.append(
             context.line(AuditKind.SANDBOX_DELETE, actor, sandbox_id=sandbox.id, details=_reason(actor))
         )
-        with context.stores.database.transaction() as tx:
-            sandboxes.delete(tx, sandbox.id)
 
 
 def _reason(actor: Actor) -> dict[str, object]:
@@ -56,7 +72,7 @@ def _close_changesets(context: Context, actor: Actor, sandbox: Sandbox) -> None:
     for row in rows:
         _wait_for(context, row)
         try:
-            _close(context, actor, row)
+            _close(context, actor, sandbox, row)
         finally:
             context.locks.release_changeset(row.id)
 
@@ -69,8 +85,10 @@ def _wait_for(context: Context, row: Row) -> None:
         )
 
 
-def _close(context: Context, actor: Actor, row: Row) -> None:
-    if row.intent is not None:
+def _close(context: Context, actor: Actor, sandbox: Sandbox, row: Row) -> None:
+    if row.intent is not None and sandbox.layout == "managed":
+        transition.settle(context, row)  # what an apply did to its tree goes with the tree
+    elif row.intent is not None:
         mend.mend(context, row)
     if not context.stores.changesets.exists(row.id):
         return

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from flux.core.errors import FluxError
 from flux.core.paths import printable
-from flux.core.sandbox import SandboxState
 from flux.engine.context import Context
-from flux.engine.lifecycle import delete
 from flux.engine.results import Recovery
 from flux.engine.speculation import mend
-from flux.store import changeset_index, sandboxes
+from flux.store import changeset_index
 from flux.store.changeset_index import Row
 
 
@@ -18,8 +16,6 @@ def recover(context: Context) -> Recovery:
     found = Recovery()
     with context.stores.database.reading() as tx:
         rows = changeset_index.with_intent(tx)
-        known = sandboxes.ids(tx)
-        deleting = sandboxes.in_state(tx, SandboxState.DELETING)
     if context.stores.database.created:
         _index_again(context)
     for row in rows:
@@ -29,12 +25,6 @@ def recover(context: Context) -> Recovery:
         found.discarded.append(changeset_id)
     for name in context.stores.places.scratch():
         context.stores.places.remove_scratch(name)
-    for sandbox in deleting:
-        delete.end(context, sandbox)
-        found.deleted_sandboxes.append(sandbox.id)
-    for name in context.stores.places.sandboxes():
-        if name not in known:
-            context.stores.places.remove_sandbox(name)
     return found
 
 

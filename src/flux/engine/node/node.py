@@ -90,9 +90,8 @@ class Node:
         self.destroyed = destroyed
         self.desk = desk or Desk()
         self._owner = chance(_ID_BYTES).hex()
-        fresh = node_identity.Identity(node_store_id=chance(_ID_BYTES).hex(), secret=chance(_SECRET_BYTES))
         with database.transaction() as tx:
-            self._identity = node_identity.adopt(tx, self._owner, fresh)
+            self._identity = node_identity.adopt(tx, self._owner, _fresh(chance))
 
     @property
     def store_id(self) -> str:
@@ -144,6 +143,10 @@ class Node:
     def is_abandoned(self, row: NodeRow) -> bool:
         """Tell whether a row in flight has nobody who works on it; asked inside a transaction."""
         return not self.desk.is_held(row.sandbox_id)
+
+
+def _fresh(chance: Callable[[int], bytes]) -> node_identity.Identity:
+    return node_identity.Identity(node_store_id=chance(_ID_BYTES).hex(), secret=chance(_SECRET_BYTES))
 
 
 def record_of(tx: Transaction, sandbox_id: str) -> Sandbox:

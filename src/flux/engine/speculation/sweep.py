@@ -23,7 +23,7 @@ def sweep(context: Context) -> None:
         due = changeset_index.due(tx, moment)
         over = changeset_index.over(tx, moment, context.settings.caps.retention_seconds)
         open_intents = [row for row in changeset_index.with_intent(tx) if row.intent is not Intent.CREATE]
-        ended = sandboxes.due(tx, moment)
+        ended = sandboxes.due(tx, moment) if context.keeps_time else ()
     for row in open_intents:
         _alone(context, row, _settle)
     for row in due:
