@@ -350,6 +350,7 @@ EXPECTED = {
     Reason.OTHER_STORE: (Code.FENCED, "FAILED_PRECONDITION"),
     Reason.UNKNOWN_SANDBOX: (Code.NOT_FOUND, "NOT_FOUND"),
     Reason.NOT_EVICTABLE: (Code.ILLEGAL_STATE, "FAILED_PRECONDITION"),
+    Reason.NOT_RUNNING: (Code.ILLEGAL_STATE, "FAILED_PRECONDITION"),
 }
 
 
@@ -362,7 +363,7 @@ def test_every_reason_has_its_status() -> None:
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_a_refusal_carries_what_the_control_plane_needs(reason: Reason) -> None:
-    ended = Ended(generation=2, ended_as=EndedAs.SUSPENDED, artifact_id="x")
+    ended = Ended(generation=2, ended_as=EndedAs.SUSPENDED, artifact_id="x", artifact_digest="d")
     known = claimed(retired=5, ended=(ended,))
     error = fence.refused(
         Refusal(reason=reason, message="it is so"), "s1", "start", node_store_id="n1", route=OWN, fence=known
@@ -373,7 +374,9 @@ def test_a_refusal_carries_what_the_control_plane_needs(reason: Reason) -> None:
         "reason": reason.value,
         "node_store_id": "n1",
         "floor": 5,
-        "ended": [{"generation": 2, "ended_as": "suspended", "artifact_id": "x"}],
+        "ended": [
+            {"generation": 2, "ended_as": "suspended", "artifact_id": "x", "artifact_digest": "d", "durable": False}
+        ],
         "grpc_status": EXPECTED[reason][1],
         "generation": 2,
         "attempt_id": "a2",

@@ -66,11 +66,7 @@ def _next_generation(context: Control, row: SandboxRow, error: FluxError) -> Cal
     if row.refused >= context.settings.wake_generations:
         yield from _give_up(context, row, error)
         return
-    try:
-        saved = yield from ask.saved_of(context, row, answers.ended_of(error.details))
-    except FluxError:
-        yield Nap(context.settings.nap_seconds, row.id)  # the same attempt again: it is refused with the same endings
-        return
+    saved = ask.saved_of(row, answers.ended_of(error.details))
     try:
         found = choose.candidates(context, row)
     except FluxError as nowhere:

@@ -7,11 +7,10 @@ from flux.control.answers import Answer
 from flux.control.calls import Calls, Nap, Send
 from flux.control.context import Control, Deadline
 from flux.control.transitions import Saved
-from flux.core.errors import Code, FluxError
+from flux.core.errors import FluxError
 from flux.core.fence import Ended, Teardown
 from flux.core.node import ArtifactReference, Inventoried, Inventory, RowReport, TearDown, TornDown
 from flux.core.route import Execution
-from flux.store.registry import artifacts
 from flux.store.registry.sandboxes import SandboxRow
 
 #: Teardowns after which the node may still hold an execution that is not the one that was named.
@@ -75,40 +74,17 @@ def settled(context: Control, row: SandboxRow, deadline: Deadline) -> Calls[tupl
                 return False, None
             if torn.outcome is Teardown.SUSPENDED and torn.artifact is not None:
                 return True, Saved(generation=other.generation, artifact=torn.artifact)
-    try:
-        return True, (yield from saved_of(context, row, torn.ended))
-    except FluxError:
-        return False, None
+    return True, saved_of(row, torn.ended)
 
 
 def _is_up(held: RowReport) -> bool:
     return held.state.value in ("running", "activating", "suspending", "capturing", "stopping")
 
 
-def saved_of(context: Control, row: SandboxRow, ended: tuple[Ended, ...]) -> Calls[Saved | None]:
-    """Return the newest artifact that the endings tell of, if it is later than the current one.
-
-    An ending names it by its id; its digest is what the registry or the node knows of that id.
-
-    Raises:
-        FluxError: ``unavailable`` if there is one and nobody can tell its digest now: nothing older is taken for it.
-    """
+def saved_of(row: SandboxRow, ended: tuple[Ended, ...]) -> Saved | None:
+    """Return the newest artifact that the endings tell of, if it is later than the current one."""
     newest = answers.newest_artifact(ended, row.artifact_generation)
-    if newest is None or newest.artifact_id is None:
+    if newest is None or newest.artifact_id is None or newest.artifact_digest is None:
         return None
-    with context.registry.reading() as tx:
-        known = artifacts.find(tx, newest.artifact_id)
-    if known is not None:
-        reference = ArtifactReference(id=known.id, digest=known.digest, durable=known.durable)
-        return Saved(generation=newest.generation, artifact=reference)
-    found = yield from inventory(context, row)
-    for held in () if found is None else found.artifacts:
-        if held.id == newest.artifact_id:
-            reference = ArtifactReference(id=held.id, digest=held.digest, durable=held.state == "durable")
-            return Saved(generation=newest.generation, artifact=reference)
-    raise FluxError(
-        Code.UNAVAILABLE,
-        f"cannot wake sandbox {row.id}: node {row.node} saved it as {newest.artifact_id} and does not say more of that "
-        "now; nothing is lost, try again",
-        {"reason": "ArtifactUnknown", "artifact": newest.artifact_id},
-    )
+    reference = ArtifactReference(id=newest.artifact_id, digest=newest.artifact_digest, durable=newest.durable)
+    return Saved(generation=newest.generation, artifact=reference)

@@ -47,7 +47,7 @@ def reconcile(context: Control, node: NodeStatus) -> Calls[Found]:
     yield Point.INVENTORY_ANSWERED
     assert isinstance(described, Described) and isinstance(inventoried, Inventoried)
     _note(context, node, described, inventoried)
-    lost = yield from _compared(context, node, rows, inventoried)
+    lost = _compared(context, node, rows, inventoried)
     yield Point.INVENTORY_ACCEPTED
     return Found(answered=True, lost=tuple(lost))
 
@@ -97,9 +97,7 @@ def _note(context: Control, node: NodeStatus, described: Described, inventoried:
         kill.acknowledge(context, start.sandbox_id, start.node_store_id)
 
 
-def _compared(
-    context: Control, node: NodeStatus, rows: Sequence[SandboxRow], inventoried: Inventoried
-) -> Calls[list[str]]:
+def _compared(context: Control, node: NodeStatus, rows: Sequence[SandboxRow], inventoried: Inventoried) -> list[str]:
     """Find the sandboxes that the registry takes for running and the node does not (§6: stopped)."""
     reports = {held.sandbox_id: held for held in inventoried.rows}
     lost = []
@@ -109,10 +107,7 @@ def _compared(
         held = reports.get(row.id)
         if held is not None and not _is_over(held, row):
             continue
-        try:
-            saved = yield from _saved(context, row, held)
-        except FluxError:
-            continue  # the next inventory asks again
+        saved = _saved(row, held)
         event = ControlEvent.LOST if saved is None else ControlEvent.PAUSED
         if transitions.rest(context, row, event, saved, stopped=saved is None) is not None and saved is None:
             context.audit(AuditKind.SANDBOX_LOST, SYSTEM, row.id, {"generation": row.generation, "node": node.name})
@@ -129,10 +124,10 @@ def _is_over(held: RowReport, row: SandboxRow) -> bool:
     return held.state in (NodeState.STOPPED, NodeState.SUSPENDED)
 
 
-def _saved(context: Control, row: SandboxRow, held: RowReport | None) -> Calls[Saved | None]:
+def _saved(row: SandboxRow, held: RowReport | None) -> Saved | None:
     if held is not None and held.state is NodeState.SUSPENDED and held.artifact is not None:
         return Saved(generation=row.generation, artifact=held.artifact)
-    return (yield from ask.saved_of(context, row, () if held is None else held.ended))
+    return ask.saved_of(row, () if held is None else held.ended)
 
 
 def adopt_artifact(tx: RegistryTransaction, row: SandboxRow) -> None:

@@ -29,11 +29,16 @@ class EndedAs(StrEnum):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """A generation that is over here, and the artifact that it produced, by id and digest, if any."""
+    """A generation that is over here, and the artifact that it produced, by id and digest, if any.
+
+    ``durable``: the object store has all of that artifact.
+    """
 
     generation: int
     ended_as: EndedAs
     artifact_id: str | None = None
+    artifact_digest: str | None = None
+    durable: bool = False
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,21 +7,39 @@ from flux.store.database import Transaction
 
 
 def record(tx: Transaction, sandbox_id: str, ended: Ended) -> None:
-    """Remember how a generation ended. The first ending stays: a generation ends once. Its fence is there already."""
+    """Remember how a generation ended. The first ending stays: a generation ends once. Its fence is there already.
+
+    The digest of its artifact is kept with it: a lost reply must not lose an artifact whose row is collected later.
+    """
     tx.execute(
-        "INSERT INTO endings (sandbox_id, generation, ended_as, artifact_id) VALUES (?, ?, ?, ?)"
+        "INSERT INTO endings (sandbox_id, generation, ended_as, artifact_id, artifact_digest)"
+        " VALUES (?1, ?2, ?3, ?4, (SELECT digest FROM artifacts WHERE id = ?4))"
         " ON CONFLICT (sandbox_id, generation) DO NOTHING",
         (sandbox_id, ended.generation, ended.ended_as.value, ended.artifact_id),
     )
 
 
 def of_sandbox(tx: Transaction, sandbox_id: str) -> tuple[Ended, ...]:
-    """Return a sandbox's endings that are not confirmed, oldest generation first."""
+    """Return a sandbox's endings that are not confirmed, oldest generation first.
+
+    An artifact that has no row any more is durable: nothing else that an ending tells of is ever collected.
+    """
     rows = tx.every(
-        "SELECT generation, ended_as, artifact_id FROM endings WHERE sandbox_id = ? ORDER BY generation", (sandbox_id,)
+        "SELECT endings.generation, ended_as, artifact_id, artifact_digest,"
+        " artifact_id IS NOT NULL AND coalesce(artifacts.state, 'durable') = 'durable'"
+        " FROM endings LEFT JOIN artifacts ON artifacts.id = endings.artifact_id"
+        " WHERE endings.sandbox_id = ? ORDER BY endings.generation",
+        (sandbox_id,),
     )
     return tuple(
-        Ended(generation=generation, ended_as=EndedAs(how), artifact_id=artifact) for generation, how, artifact in rows
+        Ended(
+            generation=generation,
+            ended_as=EndedAs(how),
+            artifact_id=artifact,
+            artifact_digest=digest,
+            durable=bool(durable),
+        )
+        for generation, how, artifact, digest, durable in rows
     )
 
 

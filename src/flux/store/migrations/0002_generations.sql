@@ -78,7 +78,9 @@ CREATE TABLE endings (
     generation INTEGER NOT NULL CHECK (generation >= 1),
     ended_as TEXT NOT NULL CHECK (ended_as IN ('suspended', 'rolled_back', 'stopped', 'superseded', 'destroyed')),
     artifact_id TEXT,
-    PRIMARY KEY (sandbox_id, generation)
+    artifact_digest TEXT,
+    PRIMARY KEY (sandbox_id, generation),
+    CHECK ((artifact_id IS NULL) = (artifact_digest IS NULL))
 ) STRICT;
 
 CREATE TABLE artifacts (
