@@ -134,7 +134,7 @@ class Plain:
         self.instances.append(instance)
         return instance
 
-    def base_template(self, upper: str) -> tuple[str, ...]:
+    def base_template(self, upper: str, *, saved: bool = False) -> tuple[str, ...]:
         raise FluxError(
             Code.INVALID, "cannot make a workspace from the template base: plain sandboxes know directories only"
         )

@@ -213,10 +213,11 @@ class Substrate(Protocol):
         """
         ...
 
-    def base_template(self, upper: str) -> tuple[str, ...]:
+    def base_template(self, upper: str, *, saved: bool = False) -> tuple[str, ...]:
         """Lay the built-in template under ``upper``, a managed sandbox's writable layer that may be empty yet.
 
-        Where saved layers lie between the two, ``upper`` is a layer of its own, that of an overlay ``below`` them.
+        ``saved``: saved layers of a sandbox over it lie on ``upper``, which is the layer of an overlay ``below`` them;
+        they hold all that the template gives a sandbox, and only what is to stay hidden must be hidden here.
 
         Returns:
             The lower layers, nearest first. Called before every start, as what is below may have changed.

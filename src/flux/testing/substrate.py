@@ -192,8 +192,9 @@ class FakeSubstrate:
             can_fork=False, keeps_memory=False, enforces_limits=False, observes_network=False, keeps_owners=False
         )
 
-    def base_template(self, upper: str) -> tuple[str, ...]:
-        os.makedirs(f"{upper}/home/user", exist_ok=True)
+    def base_template(self, upper: str, *, saved: bool = False) -> tuple[str, ...]:
+        if not saved:
+            os.makedirs(f"{upper}/home/user", exist_ok=True)
         return ()
 
     def check(self) -> list[Check]:

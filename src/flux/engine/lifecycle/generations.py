@@ -62,14 +62,11 @@ def overlay(context: Context, sandbox: Sandbox, generation: int) -> Overlay:
     if not sandbox.built_in:
         return msgspec.structs.replace(tree, lower=(*layers, sandbox.lower))
     if not layers:
-        return msgspec.structs.replace(tree, lower=_base(context, sandbox, tree.upper))
+        return msgspec.structs.replace(tree, lower=substrate(context, sandbox.kind).base_template(tree.upper))
     return msgspec.structs.replace(tree, below=base_below(context, sandbox, f"{place}/{MASK}", f"{place}/{MASK_WORK}"))
 
 
 def base_below(context: Context, sandbox: Sandbox, mask: str, work: str, *, throwaway: bool = False) -> Overlay:
     """Return the built-in template as an overlay for others to lie on; it is laid into the directory ``mask``."""
-    return Overlay(lower=_base(context, sandbox, mask), upper=mask, work=work, throwaway=throwaway)
-
-
-def _base(context: Context, sandbox: Sandbox, upper: str) -> tuple[str, ...]:
-    return substrate(context, sandbox.kind).base_template(upper)
+    lower = substrate(context, sandbox.kind).base_template(mask, saved=True)
+    return Overlay(lower=lower, upper=mask, work=work, throwaway=throwaway)

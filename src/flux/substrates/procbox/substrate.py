@@ -66,10 +66,10 @@ class Procbox:
         findings = checks.find(self._tools.launcher, self._host, self._tools.cgroups.hierarchies, self.start)
         return findings if network is None else [*findings, network.available()]
 
-    def base_template(self, upper: str) -> tuple[str, ...]:
+    def base_template(self, upper: str, *, saved: bool = False) -> tuple[str, ...]:
         from flux.substrates.procbox import template
 
-        return template.prepare(upper, self._host)
+        return template.prepare(upper, self._host, saved=saved)
 
     def start(self, spec: LaunchSpec) -> ProcboxInstance:
         spec = checked(msgspec.structs.replace(spec, hidden=(*spec.hidden, self._state_dir)))

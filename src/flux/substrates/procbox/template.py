@@ -4,7 +4,8 @@ A managed sandbox over it is an overlay whose lower layer is the host's ``/``. W
 sandbox's writable layer: a whiteout for every name of the host's ``/`` that is not part of its system, and directories
 of the sandbox's own (``etc``, ``home``, ``root``, ``var`` and so on), each opaque, so nothing of the host's shows
 through. New names in the host's ``/`` get their whiteout before every start. A layer of its own for this between the
-two would be neater, but the kernel takes no layer that lies within another one.
+two would be neater, but the kernel takes no layer that lies within another one. For the same reason a sandbox that was
+restored, whose saved layers lie in the state directory, is an overlay on an overlay: the lower one hides the host.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ _DIRECTORIES = {
 }
 
 
-def prepare(upper: str, host: Host) -> tuple[str, ...]:
+def prepare(upper: str, host: Host, *, saved: bool = False) -> tuple[str, ...]:
     """Make the writable layer ``upper`` hide what is not the host's system, and return the lower layers.
+
+    ``saved``: what else the template gives is in layers above this one.
 
     Raises:
         FluxError: ``unavailable`` without privileges; ``unavailable`` or ``exhausted`` if the layer cannot be written.
@@ -58,7 +61,7 @@ def prepare(upper: str, host: Host) -> tuple[str, ...]:
             "directory, use a template of your own, or run Flux with sudo",
         )
     try:
-        if not os.listdir(upper):
+        if not saved and not os.listdir(upper):
             _fill(upper, host)
         _hide_host(upper)
     except (OSError, shutil.Error) as error:
