@@ -80,7 +80,7 @@ def _counts(changes: Changes) -> dict[str, int]:
 def sandbox(status: SandboxStatus) -> views.SandboxView:
     """Return a sandbox's view."""
     record = status.sandbox
-    own = ("net_ports", "mounts", "state", "template")
+    own = ("net_ports", "mounts", "state", "template", "generation")
     fields = _shared(views.SandboxView, record, but=own)
     mounts = [views.MountView(source=mount.source, target=mount.target) for mount in record.mounts]
     return views.SandboxView(

@@ -104,6 +104,10 @@ class Engine:
         with self._context.operation(actor, "sandbox.create"):
             return create.create_sandbox(self._context, actor, request, idempotency_key)
 
+    def build_sandbox(self, actor: Actor, request: CreateSandbox) -> Sandbox:
+        """Return the record of the sandbox that a request asks for; nothing is made yet."""
+        return create.build_record(self._context, actor, request)
+
     def list_sandboxes(self, actor: Actor, limit: int = 100, cursor: str | None = None) -> Page[Sandbox]:
         """List the actor's sandboxes, newest first."""
         with self._context.operation(actor, "sandbox.list"):
