@@ -13,6 +13,8 @@ and disarms while the daemon runs. Each line is ``POINT SANDBOX|* TIMES ACTION``
 ``TIMES`` is how often the line acts. Every point that a line acted at is appended to ``FILE.reached``, before it acts.
 
 ``--clock FILE`` sets the daemon's wall clock: as many seconds as the file says beside the machine's, read at each look.
+``--period SECONDS`` lets the node's own work come round so often, instead of every minute or so. ``--serve-manager``
+lets a test talk to the node's manager over gRPC also where the control plane is in the same process.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ import signal
 import sys
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,6 +34,11 @@ from flux import failpoints
 from flux.app.clock import SystemClock
 from flux.core.errors import Code, FluxError
 from flux.failpoints import Point
+
+if TYPE_CHECKING:
+    from flux.app.addresses import Address
+    from flux.app.config import Config
+    from flux.app.roles import Runtime
 
 _POLL_SECONDS = 0.01
 
@@ -116,24 +124,49 @@ def set_clock(file: Path) -> None:
     SystemClock.wall = wall  # type: ignore[assignment, method-assign]
 
 
-def _taken(option: str) -> Path | None:
-    """Take an option that ``fluxd`` itself does not know, with its value, from the command line."""
+def set_period(seconds: float) -> None:
+    """Let the node look for work of its own so often."""
+    from flux.app import roles
+
+    roles._SWEEP_SECONDS = roles._RECONCILE_SECONDS = roles._UPLOAD_SECONDS = seconds
+
+
+def serve_manager() -> None:
+    """Serve the node's manager in every role that has one."""
+    from flux.app import daemon
+
+    as_node = daemon._manager
+
+    def manager(
+        held: ExitStack, runtime: Runtime, address: Address, settings: Config, options: daemon.Options
+    ) -> dict[str, str]:
+        return as_node(held, runtime, address, settings, msgspec.structs.replace(options, role="node"))
+
+    daemon._manager = manager
+
+
+def _taken(option: str, values: int = 1) -> list[str] | None:
+    """Take an option that ``fluxd`` itself does not know, with its values, from the command line."""
     if option not in sys.argv:
         return None
     at = sys.argv.index(option)
-    _, value = sys.argv[at : at + 2]
-    del sys.argv[at : at + 2]
-    return Path(value)
+    _, *found = sys.argv[at : at + 1 + values]
+    del sys.argv[at : at + 1 + values]
+    return found
 
 
 def main() -> None:
-    """Arm the faults, set the clock, then be ``fluxd``."""
+    """Arm the faults, set the clock and the rest, then be ``fluxd``."""
     from flux.app.fluxd import main as fluxd
 
-    faults, clock = _taken("--faults"), _taken("--clock")
-    if clock is not None:
-        set_clock(clock)
-    with failpoints.armed(Faults(faults)) if faults is not None else nullcontext():
+    if (clock := _taken("--clock")) is not None:
+        set_clock(Path(clock[0]))
+    if (period := _taken("--period")) is not None:
+        set_period(float(period[0]))
+    if _taken("--serve-manager", 0) is not None:
+        serve_manager()
+    faults = _taken("--faults")
+    with failpoints.armed(Faults(Path(faults[0]))) if faults is not None else nullcontext():
         fluxd()
 
 
