@@ -10,6 +10,7 @@ import pytest
 
 from tests.cases.disks import missing, mounted
 from tests.cases.kit import Daemon, Program
+from tests.scenarios.daemons import Platform, platform
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +44,17 @@ def daemon(disk: Path) -> Iterator[Daemon]:
 def program(place: Path) -> Program:
     """The program with a state directory of its own and no daemon."""
     return Program(place / "state")
+
+
+@pytest.fixture(scope="session")
+def shared(disk: Path) -> Iterator[Platform]:
+    """One daemon for the rows; each has sandboxes of its own."""
+    with platform(disk / "life") as made:
+        yield made
+
+
+@pytest.fixture
+def alone(place: Path) -> Iterator[Platform]:
+    """A daemon of the row's own, for rows that kill it or wait for its time-outs."""
+    with platform(place / "alone") as made:
+        yield made
