@@ -101,14 +101,14 @@ class Fluxd:
         self.clock = state.with_name(state.name + ".clock")
         self.start()
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Start it and wait until it serves."""
         command = [sys.executable, "-m", "flux.testing.fluxd", "--faults", str(self.faults.file)]
         command += ["--clock", str(self.clock), "--period", "0.3", "--serve-manager"]
         command += ["--state-dir", str(self.state), "--role", self.role]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--listen", "127.0.0.1:0"],
+                [*command, "--listen", "127.0.0.1:0", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -197,6 +197,7 @@ class Platform:
         idle: float = 3600.0,
         control: str = "",
         more: str = "",
+        objects: Path | None = None,
         environment: dict[str, str] | None = None,
     ) -> None:
         self._environment = environment
@@ -206,9 +207,9 @@ class Platform:
         self._clients: list[NodeClient] = []
         self.nodes: dict[str, Fluxd] = {}
         text = _QUICK.format(idle=idle, control=control, node="{node}", more=more)
-        objects = f'[objects]\nurl = "file://{place / "objects"}"\n' if "[objects]" not in more else ""
-        (place / "objects").mkdir(exist_ok=True)
-        self._text = text + objects
+        self.objects = objects or place / "objects"
+        self.objects.mkdir(exist_ok=True)
+        self._text = text if "[objects]" in more else f'{text}[objects]\nurl = "file://{self.objects}"\n'
         if split:
             self.control = Fluxd(place / "control", "control", self._text.replace("{node}", ""), environment)
         else:
@@ -217,11 +218,6 @@ class Platform:
         self.rest = self.control.rest()
         if split:
             self.add_node("one")
-
-    @property
-    def objects(self) -> Path:
-        """The object store's directory."""
-        return self.place / "objects"
 
     def add_node(self, name: str) -> Fluxd:
         """Start a node and register it."""
