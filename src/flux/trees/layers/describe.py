@@ -11,6 +11,7 @@ import msgspec
 
 from flux.core import paths
 from flux.core.artifact import BLOCK, Layer, digest_of, encode
+from flux.core.blocks import zeros
 from flux.core.errors import Code, FluxError
 from flux.core.manifest import Manifest, Token
 from flux.trees import _native
@@ -23,8 +24,6 @@ _BOOKKEEPING = ("origin", "impure", "nlink", "uuid", "upper")
 #: Blocks of one file; a larger one, holes included, cannot be described.
 _BLOCKS_MAX = 1 << 20
 _READ_BLOCKS = 16
-#: The digest of a whole block of zeros, such as a hole reads as.
-ZERO_BLOCK = hashlib.sha256(bytes(BLOCK)).hexdigest()
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -173,5 +172,5 @@ def _skip_hole(descriptor: int, offset: int, size: int, digests: list[str]) -> i
             return offset
         data = size
     whole = (min(data, size) - offset) // BLOCK
-    digests += [ZERO_BLOCK] * whole
+    digests += [zeros(BLOCK)] * whole
     return offset + whole * BLOCK
