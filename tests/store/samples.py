@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 
 from flux.core.changeset import Change, Changes, Changeset, Entry, Output, SideEffects, Staged, State
+from flux.core.fence import NodeRow
+from flux.core.lifecycle import NodeState
 from flux.core.manifest import EntryType
-from flux.core.sandbox import Sandbox, SandboxState
+from flux.core.sandbox import Sandbox
 
 SECOND_NS = 1_000_000_000
 
@@ -64,10 +66,24 @@ def sandbox(sandbox_id: str = "sb1", **differently: Any) -> Sandbox:
         id=sandbox_id,
         kind="procbox",
         layout="bound",
-        state=SandboxState.RUNNING,
+        state=NodeState.RUNNING,
         created_at=1_700_000_000.0,
         root_device=1,
         root_inode=2,
         workspace="/w",
+    )
+    return msgspec.structs.replace(record, **differently)
+
+
+def row(sandbox_id: str = "sb1", **differently: Any) -> NodeRow:
+    """Return the row of a sandbox that runs as its first generation."""
+    record = NodeRow(
+        sandbox_id=sandbox_id,
+        state=NodeState.RUNNING,
+        version=1,
+        generation=1,
+        attempt_id="a1",
+        pod_uid="p1",
+        last_activity=1_700_000_000.0,
     )
     return msgspec.structs.replace(record, **differently)

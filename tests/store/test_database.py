@@ -101,11 +101,11 @@ def test_migrations_continue_where_a_database_stands(tmp_path: Path, clock: Fake
     first = Database(path, clock, folder)
     assert first.created
     first.close()
-    (folder / "0002_more.sql").write_text("CREATE TABLE more (id TEXT PRIMARY KEY) STRICT;\n")
+    (folder / "9001_more.sql").write_text("CREATE TABLE more (id TEXT PRIMARY KEY) STRICT;\n")
     second = Database(path, clock, folder)
     assert not second.created
     with second.reading() as tx:
-        assert tx.one("PRAGMA user_version") == (2,)
+        assert tx.one("PRAGMA user_version") == (9001,)
         assert tx.one("SELECT count(*) FROM more") == (0,)
     second.close()
 
@@ -115,11 +115,12 @@ def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, clock: FakeClock)
     shutil.copytree(MIGRATIONS, folder)
     path = str(tmp_path / "flux.db")
     Database(path, clock, folder).close()
-    (folder / "0002_wrong.sql").write_text("CREATE TABLE half (id TEXT) STRICT;\nCREATE TABLE keys (id TEXT) STRICT;\n")
+    (folder / "9001_wrong.sql").write_text("CREATE TABLE half (id TEXT) STRICT;\nCREATE TABLE keys (id TEXT) STRICT;\n")
     with pytest.raises(FluxError):
         Database(path, clock, folder)
     raw = sqlite3.connect(path)
-    assert raw.execute("PRAGMA user_version").fetchone() == (1,)
+    newest = max(int(script.name.split("_")[0]) for script in MIGRATIONS.glob("*.sql"))
+    assert raw.execute("PRAGMA user_version").fetchone() == (newest,)
     assert raw.execute("SELECT count(*) FROM sqlite_master WHERE name = 'half'").fetchone() == (0,)
     raw.close()
 
@@ -129,7 +130,44 @@ def test_a_file_that_is_no_database_is_an_error_of_ours(tmp_path: Path, clock: F
     path.write_bytes(b"not a database at all" * 100)
     with pytest.raises(FluxError) as caught:
         Database(str(path), clock)
+    assert caught.value.code is Code.INTERNAL
+    assert caught.value.details == {"reason": "DatabaseDamaged"}
+    assert path.read_bytes() == b"not a database at all" * 100
+
+
+def test_a_damaged_page_is_an_error_of_ours(tmp_path: Path, clock: FakeClock) -> None:
+    path = tmp_path / "flux.db"
+    database = Database(str(path), clock)
+    with database.transaction() as tx:
+        for number in range(2000):
+            tx.execute(
+                "INSERT INTO keys (id, name, role, secret_sha256, created_at) VALUES (?1, ?1, 'user', ?1, 0)",
+                (f"key{number}" * 5,),
+            )
+    database.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    path.write_bytes(bytes(content))
+    with pytest.raises(FluxError) as caught:
+        Database(str(path), clock).close()
+    assert caught.value.code is Code.INTERNAL
+    assert "put a copy of the whole state directory in its place" in caught.value.message
+
+
+def test_a_database_that_another_program_locks_is_unavailable(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flux.store.database.BUSY_SECONDS", 0.01)
+    database = Database(str(tmp_path / "flux.db"), clock)
+    other = sqlite3.connect(tmp_path / "flux.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(FluxError) as caught, database.transaction():
+        pass
     assert caught.value.code is Code.UNAVAILABLE
+    other.execute("ROLLBACK")
+    other.close()
+    with database.transaction() as tx:
+        assert tx.one("SELECT count(*) FROM keys") == (0,)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ from flux.core.access import Key, Role
 from flux.core.audit import AuditEvent
 from flux.core.changeset import State
 from flux.core.errors import Code, FluxError
-from flux.core.sandbox import SandboxState
 from flux.store import changeset_index, idempotency, keys, sandboxes
 from flux.store.changeset_index import Intent
 from flux.store.database import Moment
 from flux.store.stores import Stores
-from flux.testing.clock import SECOND_NS, FakeClock
+from flux.testing.clock import FakeClock
 from tests.store import samples
 
 LINE = AuditEvent(id="cs1:create", time=1.0, event="changeset.create", actor="a", role="admin")
@@ -23,56 +22,9 @@ def moment(clock: FakeClock) -> Moment:
     return Moment(wall=clock.wall(), boot_id=clock.boot_id(), boot_ns=clock.boot_ns())
 
 
-def test_a_sandbox_is_found_by_id_and_name(stores: Stores) -> None:
-    held = samples.sandbox(name="box")
-    with stores.database.transaction() as tx:
-        sandboxes.insert(tx, held)
-        assert sandboxes.find(tx, "sb1") == held
-        assert sandboxes.find(tx, "box") == held
-        assert sandboxes.find(tx, "other") is None
-
-
-def test_a_name_is_taken_until_its_sandbox_is_being_deleted(stores: Stores) -> None:
-    with stores.database.transaction() as tx:
-        sandboxes.insert(tx, samples.sandbox(name="box"))
-    with pytest.raises(FluxError) as caught, stores.database.transaction() as tx:
-        sandboxes.insert(tx, samples.sandbox("sb2", name="box"))
-    assert caught.value.code is Code.ALREADY_EXISTS
-    with stores.database.transaction() as tx:
-        sandboxes.update(tx, samples.sandbox(name="box", state=SandboxState.DELETING))
-        sandboxes.insert(tx, samples.sandbox("sb2", name="box"))
-        assert [one.id for one in sandboxes.in_state(tx, SandboxState.DELETING)] == ["sb1"]
-        assert sandboxes.count(tx) == 1
-
-
-def test_pages_hold_everything_once_newest_first(stores: Stores) -> None:
-    with stores.database.transaction() as tx:
-        for number in range(5):
-            sandboxes.insert(tx, samples.sandbox(f"sb{number}", owner="ky" if number % 2 else None))
-        seen, before = [], None
-        while page := sandboxes.page(tx, owner=None, limit=2, before=before):
-            seen += [sandbox.id for _, sandbox in page]
-            before = page[-1][0]
-        assert seen == ["sb4", "sb3", "sb2", "sb1", "sb0"]
-        assert [sandbox.id for _, sandbox in sandboxes.page(tx, owner="ky", limit=9, before=None)] == ["sb3", "sb1"]
-
-
-def test_a_sandbox_is_due_by_either_clock(stores: Stores, clock: FakeClock) -> None:
-    held = samples.sandbox(
-        expires_at=clock.wall() + 10, boot_id="boot-1", expires_boot_ns=clock.boot_ns() + 10 * SECOND_NS
-    )
-    with stores.database.transaction() as tx:
-        sandboxes.insert(tx, held)
-        sandboxes.insert(tx, samples.sandbox("sb2"))
-        clock.set_wall(clock.wall() + 1000)
-        assert not sandboxes.due(tx, moment(clock))
-        clock.advance(10)
-        assert sandboxes.due(tx, moment(clock)) == [held]
-
-
 def test_idempotency_keys_have_a_scope_and_go_with_their_sandbox(stores: Stores) -> None:
     with stores.database.transaction() as tx:
-        sandboxes.insert(tx, samples.sandbox())
+        sandboxes.insert(tx, samples.row(), samples.sandbox())
         idempotency.insert(tx, "ky1", "k", "digest", "sb1")
         found = idempotency.find(tx, "ky1", "k")
         assert found is not None
@@ -80,13 +32,13 @@ def test_idempotency_keys_have_a_scope_and_go_with_their_sandbox(stores: Stores)
         assert idempotency.find(tx, "ky2", "k") is None
         idempotency.delete_before(tx, tx.now)
         assert idempotency.find(tx, "ky1", "k") is not None
-        sandboxes.delete(tx, "sb1")
+        assert sandboxes.delete(tx, "sb1", 1)
         assert idempotency.find(tx, "ky1", "k") is None
 
 
 def test_old_idempotency_keys_are_forgotten(stores: Stores, clock: FakeClock) -> None:
     with stores.database.transaction() as tx:
-        sandboxes.insert(tx, samples.sandbox())
+        sandboxes.insert(tx, samples.row(), samples.sandbox())
         idempotency.insert(tx, "", "k", "digest", "sb1")
     clock.advance(1)
     with stores.database.transaction() as tx:
