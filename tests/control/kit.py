@@ -103,7 +103,7 @@ class World:
 
     def identity(self) -> str:
         """Return an identity that tells its number."""
-        return f"{next(self._numbers):032x}"
+        return f"{next(self._numbers):016x}" * 2
 
     def _built(self, actor: Actor, request: CreateSandbox) -> Sandbox:
         if request.kind == "unknown":
@@ -111,7 +111,7 @@ class World:
         moment = self.control.moment()
         ttl = request.ttl_seconds
         return Sandbox(
-            id=f"sb{self.identity()[-16:]}",
+            id=f"sb{self.identity()[:16]}",
             kind=KIND,
             layout="bound" if request.workspace else "managed",
             state=NodeState.CREATED,

@@ -36,24 +36,28 @@ def pause(context: Control, actor: Actor, reference: str, *, durable: bool = Fal
 
 
 def paused(context: Control, sandbox_id: str) -> Calls[SandboxRow]:
-    """Bring a sandbox to rest, by joining the pause that is under way or by starting one; a wake is waited for."""
+    """Bring a sandbox to rest, by joining the pause that is under way or by starting one; a wake is waited for.
+
+    A pause that was this one's has happened, also where the sandbox was woken again before anybody looked.
+    """
     deadline = Deadline(context.clock, context.settings.pause_timeout_seconds)
     watch = Watch(context)
     joined: str | None = None
+    generation: int | None = None
     while True:
         row = context.living(sandbox_id)
-        if row.state is ControlState.PAUSED:
+        if row.state is ControlState.PAUSED or (generation is not None and row.generation > generation):
             return row
         if row.state is ControlState.RUNNING:
             if joined is not None and joined == row.wake_id and row.failure is not None:
                 raise transitions.decoded(row.failure)
             begun = begin(context, row)
             if begun is not None:
-                joined = begun.wake_id
+                joined, generation = begun.wake_id, begun.generation
                 yield Point.PAUSE_RECORDED
             continue
         if row.state is ControlState.PAUSING:
-            joined = row.wake_id
+            joined, generation = row.wake_id, row.generation
         if deadline.is_over:
             raise _unknown(row, context.settings.pause_timeout_seconds)
         if not (watch.may_drive(row) and (yield from advance(context, row, deadline))):
