@@ -16,6 +16,8 @@ fi
 mkdir -p "$HOME" .cache
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore DEBIAN_FRONTEND=noninteractive
 export PATH="$PATH:/usr/sbin:/sbin"
+# Debian keeps a database server's own programs beside its version.
+for place in /usr/lib/postgresql/*/bin; do PATH="$PATH:$place"; done
 
 # Two runs at once would tread on each other's .venv.
 if command -v flock >/dev/null; then
@@ -43,6 +45,7 @@ setfacl acl tests with access control lists are skipped
 setfattr attr tests with extended attributes are skipped
 setcap libcap2-bin tests with file capabilities are skipped
 chromium chromium tests of the review page are skipped
+initdb postgresql tests of the registry in PostgreSQL are skipped
 LIST
 }
 tools() { run_tools; if [ "$goal" = dev ]; then dev_tools; fi; }
