@@ -52,8 +52,14 @@ class Counter:
     def crash(self, *, host: bool) -> None:
         self.recovered += 1
 
+    def changes(self) -> int:
+        return self.connection.total_changes
+
     def contents(self) -> str:
         return dump(self.connection)
+
+    def memory(self) -> str:
+        return ""
 
     def mark(self) -> Any:
         return self.recovered
@@ -78,7 +84,7 @@ class Sum:
     def started(self, call: Any, task: Any) -> None:
         pass
 
-    def stepped(self, world: World, task: Any) -> None:
+    def stepped(self, world: World, task: Any, *, wrote: bool) -> None:
         if self.most is not None and world.parties["node"].value > self.most:  # type: ignore[attr-defined]
             raise Violated("most", f"more than {self.most}")
 

@@ -13,7 +13,11 @@ class Party(Protocol):
     """One process with what it leaves on disk."""
 
     name: str
-    connection: sqlite3.Connection | None
+    connection: sqlite3.Connection
+
+    def changes(self) -> int:
+        """Return a number that grows with every change which somebody of the party may wait for."""
+        ...
 
     def serve(self, request: Any) -> tuple[str, Callable[[], Operation]]:
         """Return the name and the maker of the operation that serves a request."""
@@ -29,6 +33,10 @@ class Party(Protocol):
 
     def contents(self) -> str:
         """Return everything that outlives the process, as text that is equal where the contents are."""
+        ...
+
+    def memory(self) -> str:
+        """Return what the process has in memory besides its operations."""
         ...
 
     def mark(self) -> Any:

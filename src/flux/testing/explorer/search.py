@@ -108,10 +108,11 @@ class Exhaustive:
         if not self._is_new(world, faults, switches):
             return
         self._counted(depth)
+        mark = world.mark(depth)
         if not any(choice.usual for choice in choices):
             self._report.rests += 1
             world.watch.rested(world)
-        mark = world.mark(depth)
+            world.back_to(mark)
         for choice in choices:
             left = _paid(choice, faults, switches)
             if left is None:

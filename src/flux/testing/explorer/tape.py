@@ -6,15 +6,19 @@ the same answers, stands at the same step and has changed nothing a second time.
 
 from __future__ import annotations
 
+import functools
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from flux.core.errors import Code, FluxError
 from flux.ports.clock import Clock
 from flux.store.database import Database, Transaction, Value
+from flux.testing.clock import FakeClock
 
 T = TypeVar("T")
 
@@ -62,20 +66,24 @@ class Tape:
         self.entries: list[Entry] | None = None
         self.position = 0
         self.fault: Fault | None = None
-        self.party = ""
-        self.touched: set[str] = set()
+        self._inside = False
 
     def call(self, action: Callable[[], T]) -> T:
         """Act and note the answer, or give the one that was noted."""
         if self.mode is Mode.DEAD:
             raise Forgotten
         if self.mode is Mode.REPLAY:
-            return self._next()
+            return cast(T, self._next())
+        if self._inside:  # only the outermost answer is noted
+            return action()
+        self._inside = True
         try:
             value = action()
         except Exception as error:
             self._note(Entry(error=error))
             raise
+        finally:
+            self._inside = False
         self._note(Entry(value))
         return value
 
@@ -83,7 +91,7 @@ class Tape:
         """``call`` for a step outside the database, which fails where ``Fault.EFFECT`` is armed."""
         if self.mode is Mode.LIVE and self.fault is Fault.EFFECT:
             self.fault = None
-            return self.call(_failing)
+            return cast(T, self.call(_failing))
         return self.call(action)
 
     def _next(self) -> Any:
@@ -114,6 +122,39 @@ class Taped:
         method = getattr(self._target, name)
         tape = self._tape
         return lambda *arguments, **named: tape.effect(lambda: method(*arguments, **named))
+
+
+class TapedClock:
+    """Implements ``ports.clock.Clock``; what it said is said again to an operation that is played again."""
+
+    def __init__(self, clock: Clock, tape: Tape) -> None:
+        self._clock = clock
+        self._tape = tape
+
+    def wall(self) -> float:
+        return self._tape.call(self._clock.wall)
+
+    def boot_ns(self) -> int:
+        return self._tape.call(self._clock.boot_ns)
+
+    def boot_id(self) -> str:
+        return self._tape.call(self._clock.boot_id)
+
+
+class Counter:
+    """Makes identities: one name after the other, so that the same schedule gives the same ones."""
+
+    def __init__(self, prefix: str, tape: Tape) -> None:
+        self._prefix = prefix
+        self._tape = tape
+        self.count = 0
+
+    def __call__(self) -> str:
+        return self._tape.call(self._next)
+
+    def _next(self) -> str:
+        self.count += 1
+        return f"{self._prefix}{self.count}"
 
 
 class _TapedTransaction(Transaction):
@@ -175,12 +216,23 @@ class ModelDatabase(Database):
         """Do nothing: the world owns the connection."""
 
 
-def in_memory(path: str) -> sqlite3.Connection:
-    """Return an in-memory copy of the database at ``path``, inside a transaction that is never committed."""
+@functools.cache
+def _empty(migrations: Path) -> bytes:
+    """Return a new database as its migrations make it."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/empty.db"
+        Database(path, FakeClock(), migrations).close()
+        source = sqlite3.connect(path)
+        source.execute("PRAGMA journal_mode=DELETE")  # memory has no write-ahead log
+        content: bytes = source.serialize()
+        source.close()
+    return content
+
+
+def in_memory(migrations: Path) -> sqlite3.Connection:
+    """Return an empty database of that schema in memory, inside a transaction that is never committed."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    source = sqlite3.connect(path)
-    source.backup(connection)
-    source.close()
+    connection.deserialize(_empty(migrations))
     connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("SAVEPOINT world")
     return connection

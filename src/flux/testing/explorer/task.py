@@ -71,7 +71,7 @@ class Task:
         steps = self._brought_back()
         self._given.append(given)
         self._fed += 1
-        self._tape.mode, self._tape.entries, self._tape.party = Mode.LIVE, self._entries, self.party
+        self._tape.mode, self._tape.entries = Mode.LIVE, self._entries
         at: Any = None
         outcome: Entry | None = None
         try:
@@ -81,7 +81,7 @@ class Task:
         except Exception as error:
             outcome = Entry(error=error)
         finally:
-            self._tape.entries, self._tape.fault, self._tape.party = None, None, ""
+            self._tape.entries, self._tape.fault = None, None
         self.place = Place(
             given=len(self._given), noted=len(self._entries), at=at, outcome=outcome, shape=_shape(steps, at, outcome)
         )

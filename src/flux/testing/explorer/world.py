@@ -60,8 +60,8 @@ class Watch(Protocol):
         """A node begins to serve a call."""
         ...
 
-    def stepped(self, world: Any, task: Task | None) -> None:
-        """Something has happened."""
+    def stepped(self, world: Any, task: Task | None, *, wrote: bool) -> None:
+        """Something has happened; ``wrote``: what outlives the task's party is another now."""
         ...
 
     def rested(self, world: Any) -> None:
@@ -240,14 +240,16 @@ class World:
         self._resume(task, given, fault)
 
     def _resume(self, task: Task, given: Entry, fault: Fault | None = None) -> None:
-        connection = self.parties[task.party].connection
-        before = None if connection is None else connection.total_changes
+        party = self.parties[task.party]
+        before, contents = party.changes(), self.contents_of(task.party)
         self._tape.fault = fault
         task.resume(given)
-        self._contents.pop(task.party, None)
-        self._count(task, changed=connection is None or connection.total_changes != before)
+        changed = party.changes() != before
+        if changed:
+            del self._contents[task.party]
+        self._count(task, changed=changed)
         self._arranged(task)
-        self.watch.stepped(self, task)
+        self.watch.stepped(self, task, wrote=changed and self.contents_of(task.party) != contents)
 
     def _arranged(self, task: Task) -> None:
         """Note what a task waits for, and hand on what it came to."""
@@ -278,6 +280,18 @@ class World:
         self.progress = msgspec.structs.replace(self.progress, begun=self.progress.begun + 1)
         self._step(self._new(begin.party, begin.name, lambda: begin.make(self), None))
 
+    def run_now(self, party: str, name: str, make: Callable[[], Operation]) -> Task:
+        """Begin an operation that is not in the scenario."""
+        task = self._new(party, name, make, None)
+        self._step(task)
+        return task
+
+    def next_calm(self) -> Choice | None:
+        """Return what would usually come next of what is under way; ``None`` when nothing is."""
+        ordinary = list(self._ordinary()) or list(self._awakening())
+        found = self._usual_first(ordinary)
+        return found[0] if found else None
+
     def _give_up(self, call: Call) -> None:
         task = next(task for task in self.tasks if task.place.waits == call.number and not task.place.is_over)
         self._set(call, awaited=False)
@@ -301,7 +315,7 @@ class World:
         if recovery:
             self.progress = msgspec.structs.replace(self.progress, down=self.progress.down | {name}, last=None)
             self._new(name, "recover", lambda: self._recovery(name, recovery), None)
-        self.watch.stepped(self, None)
+        self.watch.stepped(self, None, wrote=True)
 
     def _recovery(self, name: str, recovery: list[tuple[str, Callable[[], Operation]]]) -> Operation:
         for _, make in recovery:
@@ -362,8 +376,7 @@ class World:
     def mark(self, depth: int) -> Any:
         """Return what ``back_to`` needs to bring this state back. ``depth`` counts marks that are not left yet."""
         for party in self.parties.values():
-            if party.connection is not None:
-                party.connection.execute(f"SAVEPOINT mark{depth}")
+            party.connection.execute(f"SAVEPOINT mark{depth}")
         clock = dict(vars(self.clock))
         parties = {name: party.mark() for name, party in self.parties.items()}
         places = [task.place for task in self.tasks]
@@ -373,8 +386,7 @@ class World:
         """Bring back the state in which ``mark`` was made; the mark can be used again."""
         depth, self.progress, places, parties, clock, watch, contents = mark
         for party in self.parties.values():
-            if party.connection is not None:
-                party.connection.execute(f"ROLLBACK TO mark{depth}")
+            party.connection.execute(f"ROLLBACK TO mark{depth}")
         for task in self.tasks[len(places) :]:
             task.forget()
         del self.tasks[len(places) :]
@@ -389,20 +401,23 @@ class World:
     def leave(self, mark: Any) -> None:
         """Give up a mark, after going back to it."""
         for party in self.parties.values():
-            if party.connection is not None:
-                party.connection.execute(f"RELEASE mark{mark[0]}")
+            party.connection.execute(f"RELEASE mark{mark[0]}")
 
     def fingerprint(self) -> bytes:
         """Return a digest that is equal where everything that can make a difference later is equal."""
         parts = [f"{self.progress.begun};{sorted(self.progress.down)};{self.clock.wall() - self._began:.3f}"]
         for name, party in self.parties.items():
-            if name not in self._contents:
-                self._contents[name] = party.contents()
-            parts.append(self._contents[name])
+            parts += [self.contents_of(name), party.memory()]
         parts.extend(sorted(self._task_state(task) for task in self.tasks if not task.place.is_over))
         parts.extend(sorted({call.state() for call in self.progress.calls if call.is_stray}))
         parts.append(self.watch.state())
         return hashlib.blake2b("\n".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    def contents_of(self, name: str) -> str:
+        """Return everything of a party that outlives its process."""
+        if name not in self._contents:
+            self._contents[name] = self.parties[name].contents()
+        return self._contents[name]
 
     def _task_state(self, task: Task) -> str:
         place = task.place
