@@ -143,7 +143,7 @@ def test_a_generation_below_the_claimed_one_is_stale(held: NodeRow | None) -> No
 
 @pytest.mark.parametrize("attempt_id", ["a2", "a9"])
 @pytest.mark.parametrize("pod_uid", ["p2", "p9"])
-@pytest.mark.parametrize("state", [None, *AT_REST])
+@pytest.mark.parametrize("state", [None, *sorted(AT_REST)])
 def test_a_claimed_generation_belongs_to_one_attempt(state: NodeState | None, attempt_id: str, pod_uid: str) -> None:
     asked = Route(generation=2, attempt_id=attempt_id, pod_uid=pod_uid)
     held = None if state is None else older(state)
@@ -245,16 +245,19 @@ TEARDOWNS: list[tuple[NodeRow | None, RollbackReceipt | None, Teardown]] = [
     (row(S.CREATED), None, T.NOTHING_RUNNING),
     # a newer execution, or another pod, is not touched
     *[(older(state, 3), None, T.NEWER) for state in S if state is not S.GONE],
-    *[(row(state, Route(generation=2, attempt_id="a2", pod_uid="p9")), None, T.NEWER) for state in AT_REST | IN_FLIGHT],
+    *[
+        (row(state, Route(generation=2, attempt_id="a2", pod_uid="p9")), None, T.NEWER)
+        for state in sorted(AT_REST | IN_FLIGHT)
+    ],
     (older(S.SUSPENDED, 3), rollback(), T.NEWER),
     (row(S.SUSPENDED, Route(generation=2, attempt_id="a2", pod_uid="p9")), rollback(), T.NEWER),
     # the row is older than what is asked: nothing of it runs
-    *[(older(state), None, T.NOTHING_RUNNING) for state in AT_REST],
+    *[(older(state), None, T.NOTHING_RUNNING) for state in sorted(AT_REST)],
     (row(S.STOPPED, OWN), None, T.NOTHING_RUNNING),
     # in flight
     (row(S.ACTIVATING, OWN), None, T.CANCEL),
-    *[(row(state, OWN), None, T.PENDING) for state in IN_FLIGHT - {S.ACTIVATING}],
-    *[(older(state), None, T.PENDING) for state in IN_FLIGHT],
+    *[(row(state, OWN), None, T.PENDING) for state in sorted(IN_FLIGHT - {S.ACTIVATING})],
+    *[(older(state), None, T.PENDING) for state in sorted(IN_FLIGHT)],
     (None, None, T.GONE),
 ]
 
@@ -326,7 +329,7 @@ INVENTORY: list[tuple[NodeRow, Fact, Reconcile]] = [
     (older(S.STOPPED), Fact(sandbox_id="s1", generation=2), Reconcile.DELETE_STALE),
     (older(S.SUSPENDED, bound=True), Fact(sandbox_id="s1", generation=2), Reconcile.KEEP),
     (older(S.SUSPENDED, bound=True), Fact(sandbox_id="s1", generation=2, destroyed=True), Reconcile.DESTROY),
-    *[(older(state), Fact(sandbox_id="s1", generation=2), Reconcile.KEEP) for state in IN_FLIGHT],
+    *[(older(state), Fact(sandbox_id="s1", generation=2), Reconcile.KEEP) for state in sorted(IN_FLIGHT)],
 ]
 
 
