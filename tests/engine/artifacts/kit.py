@@ -52,8 +52,19 @@ class Node:
         self.files = files or SystemFiles()
         self.layers = LayerStore(str(place), self.files)
         self.layers.clear_drafts()
-        self.mover = ArtifactMover(
-            self.layers, self.files, store, lambda: name, workers=workers, new_copy=new_copy, room=room
+        self._workers, self._room = workers, room
+        self.mover = self.mover_to(store, name)
+
+    def mover_to(self, store: ObjectStore | None, name: str) -> ArtifactMover:
+        """Return what moves this node's artifacts to and from a store, under some name."""
+        return ArtifactMover(
+            self.layers,
+            self.files,
+            store,
+            lambda: name,
+            workers=self._workers,
+            new_copy=new_copy,
+            room=self._room,
         )
 
     def capture(self, make: Callable[[Path], None], below: list[str] | None = None) -> tuple[str, Layer]:
