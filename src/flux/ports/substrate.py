@@ -145,7 +145,11 @@ class Instance(Protocol):
         ...
 
     def freeze(self) -> None:
-        """Stop every process of the sandbox until ``thaw``; processes started meanwhile wait too."""
+        """Stop every process of the sandbox until ``thaw``; processes started meanwhile wait too.
+
+        Raises:
+            FluxError: ``unavailable`` if one cannot be stopped within a bounded time; all run on then.
+        """
         ...
 
     def thaw(self) -> None:

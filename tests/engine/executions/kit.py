@@ -56,9 +56,7 @@ class Machine:
     def open(self) -> None:
         """Open the state directory, as a start of Flux does."""
         stores = Stores(str(self.state), self.clock, self.files)
-        self.context = Context(
-            stores, {"procbox": self.substrate}, self.clock, self.files, self.settings, Unobserved()
-        )
+        self.context = Context(stores, {"procbox": self.substrate}, self.clock, self.files, self.settings, Unobserved())
         self.context.layers.clear_drafts()
         self.artifacts = ArtifactMover(self.context.layers, self.files, None, "n1")
         self.executions = Executions(self.context, self.artifacts)
@@ -96,9 +94,7 @@ class Machine:
             assert row is not None
             prior = NodeState.SUSPENDED if state is NodeState.ACTIVATING else None
             pod_uid = f"p{generation}"
-            moved = msgspec.structs.replace(
-                row, state=state, generation=generation, pod_uid=pod_uid, prior_state=prior
-            )
+            moved = msgspec.structs.replace(row, state=state, generation=generation, pod_uid=pod_uid, prior_state=prior)
             assert sandboxes.update(tx, moved) is not None
         return msgspec.structs.replace(sandbox, state=state, generation=generation)
 

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import threading
+import time
 
 from flux.ports.substrate import Usage
 from flux.substrates.procbox import virtual
@@ -17,6 +18,7 @@ _COMMANDS = "commands"
 _TURN_SECONDS = 0.001
 _MICROSECONDS = 1_000_000
 _NANOSECONDS = 1_000_000_000
+_MILLISECONDS = 1000
 
 
 class CommandGroup:
@@ -103,15 +105,21 @@ class Group:
             if not group.remove():
                 self._ended.append(group)
 
-    def freeze(self) -> None:
-        """Stop every command's processes; return when they stand still."""
+    def freeze(self, seconds: float) -> bool:
+        """Stop every command's processes; ``False`` if one does not stand still in so many seconds.
+
+        A process that waits for a dead file server cannot be stopped.
+        """
         if self.unified is not None:
             virtual.write(f"{self.commands}/cgroup.freeze", "1")
-            _await(f"{self.commands}/cgroup.events", "frozen 1")
-        else:
-            virtual.write(f"{self.split['freezer']}/freezer.state", "FROZEN")
-            while virtual.read(f"{self.split['freezer']}/freezer.state") != "FROZEN\n":
-                threading.Event().wait(_TURN_SECONDS)
+            return _await(f"{self.commands}/cgroup.events", "frozen 1", seconds)
+        deadline = time.monotonic() + seconds
+        virtual.write(f"{self.split['freezer']}/freezer.state", "FROZEN")
+        while virtual.read(f"{self.split['freezer']}/freezer.state") != "FROZEN\n":
+            if time.monotonic() > deadline:
+                return False
+            threading.Event().wait(_TURN_SECONDS)
+        return True
 
     def thaw(self) -> None:
         """Let them run on."""
@@ -119,6 +127,17 @@ class Group:
             virtual.write(f"{self.commands}/cgroup.freeze", "0")
         elif "freezer" in self.split:
             virtual.write(f"{self.split['freezer']}/freezer.state", "THAWED")
+
+    def kill(self) -> None:
+        """Kill every command's processes. One that is frozen does nothing more before it dies."""
+        if self.unified is not None:
+            kill_all(self.commands)
+        elif "freezer" in self.split:
+            for path, _, _ in os.walk(self.split["freezer"]):
+                for pid in virtual.read(f"{path}/cgroup.procs").split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+            self.thaw()  # only then can those that were frozen by version 1 die
 
     def usage(self) -> Usage | None:
         """Return what is used; ``None`` where the groups do not count it."""
@@ -180,13 +199,18 @@ def remove_tree(directory: str) -> None:
             break
 
 
-def _await(events: str, wanted: str) -> None:
-    """Wait until an events file says something; the kernel tells when it changes."""
+def _await(events: str, wanted: str, seconds: float | None = None) -> bool:
+    """Wait until an events file says something; the kernel tells when it changes. ``False`` if it took too long."""
+    deadline = None if seconds is None else time.monotonic() + seconds
     descriptor = os.open(events, os.O_RDONLY | os.O_CLOEXEC)
     try:
         poll = select.poll()
         poll.register(descriptor, select.POLLPRI)
         while wanted not in os.pread(descriptor, 4096, 0).decode("ascii"):
-            poll.poll()
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            poll.poll(None if left is None else left * _MILLISECONDS)
+        return True
     finally:
         os.close(descriptor)

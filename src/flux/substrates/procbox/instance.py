@@ -22,6 +22,7 @@ from flux.substrates.procbox.process import ProcboxProcess
 _TIOCSPTLCK = 0x40045431
 _TIOCGPTPEER = 0x5441
 _TTY_GROUP = 5
+_FREEZE_SECONDS = 10.0
 
 
 class ProcboxInstance:
@@ -113,7 +114,14 @@ class ProcboxInstance:
 
     def freeze(self) -> None:
         if self._group.can_freeze:
-            self._group.freeze()
+            if not self._group.freeze(_FREEZE_SECONDS):
+                self._group.thaw()
+                raise FluxError(
+                    Code.UNAVAILABLE,
+                    f"cannot hold the sandbox still: one of its processes did not stop in {_FREEZE_SECONDS:g} s, as "
+                    "if it waited for a device; it runs on, try again",
+                    {"reason": "freeze"},
+                )
         else:
             self.ask(Kind.FREEZE)
 
@@ -136,8 +144,7 @@ class ProcboxInstance:
         with self._ending:
             if self._dead:
                 return
-            if self._group.can_freeze:
-                self._group.thaw()  # a process frozen by version 1 cannot even die
+            self._group.kill()  # frozen ones too, none of which may run on for a moment: its tree may be saved
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
             # The kernel lets the init be reaped only after every process of its namespace.
