@@ -24,6 +24,8 @@ Role: TypeAlias = Literal["all", "control", "node"]
 _UPLOAD_SECONDS = 1.0
 _SWEEP_SECONDS = 30.0
 _RECONCILE_SECONDS = 60.0
+#: A row that a failure left in flight keeps its sandbox's users waiting.
+_MEND_SECONDS = 5.0
 
 
 class NodeRole(msgspec.Struct, frozen=True):
@@ -106,7 +108,7 @@ class Runtime:
             manager = self.node.manager
             found += [
                 Task(name="evict", act=manager.evict_idle, every_seconds=_SWEEP_SECONDS),
-                Task(name="mend", act=manager.mend, every_seconds=_RECONCILE_SECONDS),
+                Task(name="mend", act=manager.mend, every_seconds=_MEND_SECONDS),
                 Task(name="reconcile", act=manager.reconcile, every_seconds=_RECONCILE_SECONDS),
                 Task(name="collect", act=manager.collect, every_seconds=_RECONCILE_SECONDS),
             ]

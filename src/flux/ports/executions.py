@@ -27,7 +27,10 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnExecution(msgspec.Struct, frozen=True, kw_only=True):
-    """Something on this machine that carries an execution's name: files, mounts or processes. Age in seconds."""
+    """Something on this machine that carries an execution's name: files, mounts or processes. Age in seconds.
+
+    ``generation`` 0: files of the sandbox as a whole, where no generation has any.
+    """
 
     sandbox_id: str
     generation: int

@@ -69,6 +69,13 @@ class Places:
         """Tell whether a sandbox has a directory."""
         return os.path.isdir(self._state.place("sandboxes", sandbox_id))
 
+    def changed(self, sandbox_id: str) -> float:
+        """Return the wall-clock time of the last change of a sandbox's directory; the future for one that has gone."""
+        try:
+            return os.stat(self._state.place("sandboxes", sandbox_id), follow_symlinks=False).st_mtime
+        except FileNotFoundError:
+            return float("inf")
+
     def make_generation(self, sandbox_id: str, generation: int) -> str:
         """Make a generation's directory with an empty ``upper``, ``work`` and mask, and return its path.
 

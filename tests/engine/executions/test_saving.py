@@ -251,7 +251,7 @@ def test_a_prepare_cut_off_at_any_step_is_undone(tmp_path: Path) -> None:
         assert in_child(prepare, Nth(number, die)) == -9
         case.machine.reopen()
         case.machine.executions.discard("sb1", 2)
-        assert case.machine.executions.own() == []
+        assert [one for one in case.machine.executions.own() if one.generation] == []
         assert case.machine.context.layers.artifacts() == [made.reference.id]
         assert case.machine.context.layers.layers() == sorted(made.layers)
     sandbox: Sandbox = case.machine.connect(case.sandbox, made.reference)

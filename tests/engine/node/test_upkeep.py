@@ -113,6 +113,16 @@ def test_orphans_go_after_their_age_and_never_come_back(kit: Kit) -> None:
         kit.activate(7, sandbox_id="lost")
 
 
+def test_files_of_a_sandbox_as_a_whole_go_only_without_its_row(kit: Kit) -> None:
+    kit.activate(1)
+    for sandbox_id in (ID, "lost"):
+        kit.machine.trees[sandbox_id, 0] = Tree(files={}, restored_from=None, made_at=kit.clock.wall())
+    kit.clock.advance(61)
+    assert kit.manager.reconcile() == ["lost/0"]
+    assert kit.machine.generations_running(ID) == [1]
+    assert kit.fence("lost").retired == 0
+
+
 def test_a_node_says_what_it_is(kit: Kit) -> None:
     kit.activate(1)
     found = kit.manager.describe()

@@ -225,7 +225,7 @@ class Executions:
         places, now = self._context.stores.places, self._context.clock.wall()
         ages: dict[tuple[str, int], float] = {}
         for sandbox_id in places.sandboxes():
-            for generation, changed in places.generations(sandbox_id):
+            for generation, changed in places.generations(sandbox_id) or [(0, places.changed(sandbox_id))]:
                 ages[sandbox_id, generation] = max(now - changed, 0.0)
         for sandbox_id, generation, age in self._context.instances.ages():
             ages[sandbox_id, generation] = max(age, ages.get((sandbox_id, generation), 0.0))

@@ -41,6 +41,8 @@ def _look(node: Node, own: OwnExecution, mine: Holding) -> tuple[NodeRow | None,
     """Read afresh, and see to it that what is removed cannot start meanwhile: its generation is retired for good."""
     with node.writing() as tx:
         row = sandboxes.row(tx, own.sandbox_id)
+        if row is not None and own.generation == 0:  # what belongs to the sandbox as a whole goes with its row
+            return row, False
         if row is not None and row.generation == own.generation and row.state in _WITH_RESOURCES:
             return row, False
         if row is None and node.desk.is_held(own.sandbox_id):
