@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import sys
+from pathlib import Path
 
 TOP = b"/data"
 NAMES = [
@@ -61,19 +62,19 @@ class Restless:
         return self.chance.choice([path for path in every("file") if os.path.isfile(path) and not os.path.islink(path)])
 
     def write(self):
-        with open(self.written(), "ab") as file:
+        with Path(os.fsdecode(self.written())).open("ab") as file:
             file.write(self.chance.randbytes(self.chance.choice([0, 1, 10, 5000, 70000, 200000])))
 
     def append(self):
-        with open(self.file(), "ab") as file:
+        with Path(os.fsdecode(self.file())).open("ab") as file:
             file.write(self.chance.randbytes(10))
 
     def rewrite(self):
-        with open(self.file(), "r+b") as file:
+        with Path(os.fsdecode(self.file())).open("r+b") as file:
             file.write(self.chance.randbytes(5))
 
     def hole(self):
-        with open(self.written(), "ab") as file:
+        with Path(os.fsdecode(self.written())).open("ab") as file:
             file.truncate(self.chance.choice([65536, 65537, 1 << 20, 300000]))
             file.seek(self.chance.choice([0, 70000, 200000]))
             file.write(b"x")

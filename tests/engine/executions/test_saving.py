@@ -77,7 +77,8 @@ def test_a_capture_that_fails_leaves_the_sandbox_running_on_as_it_was(machine: M
     sandbox = machine.cold_start()
     machine.run(
         sandbox,
-        "mkdir /data; echo 1 > /data/f; echo 0 > /data/t; (while sleep 0.01; do date +%N > /data/t; done) > /dev/null 2>&1 & echo $! > /pid",
+        "mkdir /data; echo 1 > /data/f; echo 0 > /data/t; "
+        "(while sleep 0.01; do date +%N > /data/t; done) > /dev/null 2>&1 & echo $! > /pid",
     )
     machine.executions.quiesce(sandbox, 1)
     made = machine.executions.capture(sandbox, 1, None, created_at=CREATED_AT, snapshot=False)
