@@ -21,13 +21,15 @@ from flux.trees.workspace import Workspace
 __all__ = ["Capture", "CaptureRequest", "RunTree", "prepare"]
 
 Maker = Callable[[], Throwaway]
+#: What a run has to know whose workspace is as many overlays high as the kernel stacks.
+PARTED = "overlay: without an index, so a write through one name of a linked file parts it from its other names"
 
 
 class RunTree(Protocol):
     """A throwaway copy of a workspace.
 
-    ``engine``: which one made it. ``reason``: why others, which would have been preferred, were passed over; empty if
-    none was. ``base``: the workspace before the run.
+    ``engine``: which one made it. ``reason``: why others, which would have been preferred, were passed over, and what
+    this one does not keep; empty if there is nothing to say. ``base``: the workspace before the run.
     """
 
     engine: str
@@ -99,6 +101,8 @@ def prepare(
     if requested != "auto":
         makers = {requested: makers[requested]}
     engine, tree, passed = _first(makers)
+    if engine == "overlay" and workspace.below is not None and base.linked:
+        passed.append(PARTED)
     return _Run(engine, "; ".join(passed), base, tree, root, tuple(skip))
 
 

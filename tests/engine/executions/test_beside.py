@@ -9,6 +9,7 @@ import pytest
 from flux.core.requests import Speculate
 from flux.engine.speculation import isolated
 from flux.engine.speculation.isolated import Targets
+from flux.trees.run import PARTED
 from tests.engine.executions.kit import Machine, differences, look
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs to run as root")]
@@ -25,6 +26,7 @@ def test_a_run_in_a_restored_sandbox_sees_all_layers_and_changes_none(machine: M
     with machine.context.stores.changesets.draft("cs1") as draft:
         finished = isolated.run(machine.context, sandbox, request, Targets(draft.blobs, draft.preimages))
     assert finished.engine == "overlay"
+    assert (PARTED in finished.engine_reason) == built_in
     assert finished.outcome.stdout.text == "x\n2\n"
     changed = {change.location for change in finished.capture.changes.every()}
     assert changed == {"/data/x", "/data/z", "/top", "/data/linked"} or changed == {"/data/x", "/data/z", "/top"}
