@@ -1,4 +1,4 @@
-"""How many bytes an upload sends when little has changed: of many files, and of a large one that was copied up whole."""
+"""How many bytes an upload sends when little has changed: of many files, and of one large file copied up whole."""
 
 from __future__ import annotations
 

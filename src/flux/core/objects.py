@@ -1,12 +1,12 @@
 """What lies in the object store: the names of objects, and what they say (docs/adr/0010-artifact-objects.md).
 
-========================================  ==============================================================
-``artifacts/<id>.json``                   the canonical ``Artifact``; published last
-``layers/<layer id>/<copy>.json``         a ``StoredLayer``: the canonical ``Layer``, and where its blocks lie
-``packs/<sha256>-<copy>``                 blocks, one after the other
+==========================================  ==============================================================
+``artifacts/<id>.json``                     the canonical ``Artifact``; published last
+``layers/<layer id>/<sha256>-<copy>.json``  a ``StoredLayer``: the canonical ``Layer``, and where its blocks lie
+``packs/<sha256>-<copy>``                   blocks, one after the other
 ``intents/<artifact id>/<node>/<sha256>``  an ``Intent``: keys that an upload is about to rely on
-``tombstones/<key>``                      a ``Tombstone``: the object of that key is about to be deleted
-========================================  ==============================================================
+``tombstones/<key>``                        a ``Tombstone``: the object of that key is about to be deleted
+==========================================  ==============================================================
 
 ``<copy>`` is random and new for every object that is sent: no name is ever used twice, so a deletion that comes late
 can hit nothing that was sent since. A tombstone is never taken back.
@@ -68,9 +68,14 @@ def artifact_of(key: str) -> str:
     return key.split("/")[1].removesuffix(".json")
 
 
-def layer_key(layer_id: str, copy: str) -> str:
-    """Return the key of one copy of a layer."""
-    return f"{LAYERS}{layer_id}/{copy}.json"
+def layer_key(layer_id: str, digest: str, copy: str) -> str:
+    """Return the key of one copy of a layer: an object whose own content has ``digest``."""
+    return f"{LAYERS}{layer_id}/{digest}-{copy}.json"
+
+
+def layer_digest(key: str) -> str:
+    """Return the digest of the content of a copy of a layer."""
+    return key.rpartition("/")[2][:_SHA256]
 
 
 def pack_name(digest: str, copy: str) -> str:

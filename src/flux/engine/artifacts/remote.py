@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from flux.core import objects
-from flux.core.artifact import Artifact, Layer, PackIndex, damaged, decode_artifact, decode_layer, missing
+from flux.core.artifact import Artifact, Layer, PackIndex, damaged, decode_artifact, decode_layer, digest_of, missing
 from flux.core.errors import Code, FluxError
 from flux.core.node import ArtifactReference
 from flux.core.objects import StoredLayer
@@ -61,6 +61,8 @@ def read_copy(store: ObjectStore, key: str) -> Copy:
     data = read_object(store, key)
     if data is None:
         raise missing("layer", layer_id)
+    if digest_of(data) != objects.layer_digest(key):
+        raise damaged("layer", layer_id, "its copy in the object store does not have the digest that names it")
     stored = objects.decode(data, key, StoredLayer)
     copy = Copy(key=key, layer=decode_layer(bytes(stored.layer), layer_id), index=stored.index)
     if stored.index.layer_id != layer_id or not _is_sound(stored.index):

@@ -8,12 +8,12 @@ store means that all of the artifact is there, and a collection sees the intent,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from flux.core import objects
-from flux.core.artifact import Artifact, Layer, PackIndex, damaged, encode
+from flux.core.artifact import Artifact, Layer, PackIndex, damaged, digest_of, encode
 from flux.core.blocks import Block, blocks
 from flux.core.errors import Code, FluxError
 from flux.core.node import ArtifactReference
@@ -71,11 +71,10 @@ class Upload:
             described = {layer_id: self._layers.read(layer_id) for layer_id in artifact.layers}
             copies = self._find_copies(artifact)
             earlier = self._earlier_packs()
-            planned = {layer_id: objects.layer_key(layer_id, self._new_copy()) for layer_id in artifact.layers}
-            self._declare(_relied_on(self._id, planned.values(), copies, earlier))
+            self._declare(_relied_on(self._id, copies, earlier))
             yield Point.UPLOAD_INTENT
             complete = self._examine(copies, earlier)
-            yield from self._send_layers(artifact, described, complete, planned)
+            yield from self._send_layers(artifact, described, complete)
             self._send_manifest(manifest)
             yield Point.UPLOAD_MANIFEST
         self._withdraw()
@@ -154,9 +153,7 @@ class Upload:
         wanted = {block.digest for block in blocks(copy.layer, copy.index.layer_id)}
         return wanted <= copy.index.blocks.keys() and self._store.head(copy.key) is not None
 
-    def _send_layers(
-        self, artifact: Artifact, described: dict[str, Layer], complete: set[str], planned: dict[str, str]
-    ) -> Steps[None]:
+    def _send_layers(self, artifact: Artifact, described: dict[str, Layer], complete: set[str]) -> Steps[None]:
         missing = [layer_id for layer_id in reversed(artifact.layers) if layer_id not in complete]
         wanted = {layer_id: list(blocks(described[layer_id], layer_id)) for layer_id in missing}
         new = {block.digest: block.length for found in wanted.values() for block in found}
@@ -164,7 +161,7 @@ class Upload:
         for layer_id in missing:
             yield from self._send_packs(layer_id, wanted[layer_id])
             index = packs.index(layer_id, wanted[layer_id], self._known)
-            self._send_layer(planned[layer_id], described[layer_id], index)
+            self._send_layer(layer_id, described[layer_id], index)
             yield Point.UPLOAD_PART
             self._layers.write_packs(index)
 
@@ -187,8 +184,10 @@ class Upload:
         self._put(objects.pack_key(name), pack.data)
         return name, pack
 
-    def _send_layer(self, key: str, layer: Layer, index: PackIndex) -> None:
+    def _send_layer(self, layer_id: str, layer: Layer, index: PackIndex) -> None:
         data = objects.encode(StoredLayer(layer=msgspec.Raw(encode(layer)), index=index))
+        key = objects.layer_key(layer_id, digest_of(data), self._new_copy())
+        self._declare([key])
         self._put(key, data)
         self._count(len(data))
 
@@ -225,9 +224,8 @@ class Upload:
             self._store.delete(key)
 
 
-def _relied_on(artifact_id: str, planned: Collection[str], copies: list[Copy], earlier: list[str]) -> Iterator[str]:
+def _relied_on(artifact_id: str, copies: list[Copy], earlier: list[str]) -> Iterator[str]:
     yield objects.artifact_key(artifact_id)
-    yield from planned
     for copy in copies:
         yield copy.key
         yield from map(objects.pack_key, copy.index.packs)
