@@ -45,11 +45,15 @@ class StoredLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys that an upload relies on from now on. Written before it looks whether they are there."""
+    """Keys that an upload relies on from now on. Written before it looks whether they are there.
+
+    ``new``: they are names that this upload has made, under which nobody else sends anything.
+    """
 
     artifact_id: str
     node: str
     keys: list[str]
+    new: bool = False
 
 
 class Tombstone(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ class Upload:
         self._sent = 0
         self._total = 0
         self._known: dict[str, Place] = {}  # digest of a block → where the store has it
-        self._earlier: dict[str, str] = {}  # digest of a pack → the name under which an earlier run sent it
+        self._earlier: dict[str, str] = {}  # what an earlier run declared: key without its copy → key
 
     def steps(self, reference: ArtifactReference) -> Steps[int]:
         """Upload; return the bytes sent. What stands above a point has happened, and is durable."""
@@ -70,7 +70,7 @@ class Upload:
         if not self._is_published(manifest):
             described = {layer_id: self._layers.read(layer_id) for layer_id in artifact.layers}
             copies = self._find_copies(artifact)
-            earlier = self._earlier_packs()
+            earlier = self._earlier_keys()
             self._declare(_relied_on(self._id, copies, earlier))
             yield Point.UPLOAD_INTENT
             complete = self._examine(copies, earlier)
@@ -111,18 +111,19 @@ class Upload:
                 return None
             raise
 
-    def _earlier_packs(self) -> list[str]:
-        """Return the names of packs that an earlier run of this upload declared; it may have sent them."""
+    def _earlier_keys(self) -> list[str]:
+        """Return the names that earlier runs of this upload have made; they may have sent some of them."""
         prefix = objects.intent_prefix(self._id, self._node)
         found = []
         for key, _, _ in self._store.list(prefix):
             data = remote.read_object(self._store, key)
             if data is not None:
-                found += [name for name in objects.decode(data, key, Intent).keys if name.startswith(objects.PACKS)]
-        return sorted({key.removeprefix(objects.PACKS) for key in found})
+                intent = objects.decode(data, key, Intent)
+                found += intent.keys if intent.new else []
+        return sorted(set(found))
 
-    def _declare(self, keys: Iterable[str]) -> None:
-        intent = Intent(artifact_id=self._id, node=self._node, keys=sorted(set(keys)))
+    def _declare(self, keys: Iterable[str], *, new: bool = False) -> None:
+        intent = Intent(artifact_id=self._id, node=self._node, keys=sorted(set(keys)), new=new)
         data = objects.encode(intent)
         if self._store.put_new(objects.intent_key(intent), data):
             self._sent += len(data)
@@ -130,7 +131,7 @@ class Upload:
     def _examine(self, copies: list[Copy], earlier: list[str]) -> set[str]:
         """Find what of the declared can be relied on: no tombstone, and there. Return the layers that are complete."""
         tombs = {objects.key_of(key) for key, _, _ in self._store.list(objects.TOMBSTONES)}
-        sizes = dict.fromkeys(earlier, 0)
+        sizes: dict[str, int] = {}
         for copy in copies:
             for name, size in copy.pack_sizes().items():
                 sizes[name] = max(sizes.get(name, 0), size)
@@ -142,7 +143,7 @@ class Upload:
             if copy.key not in tombs and good.issuperset(copy.index.packs) and self._is_whole(copy):
                 complete.add(copy.index.layer_id)
             self._known.update(packs.places(copy.index, good))
-        self._earlier = {objects.pack_digest(name): name for name in earlier if name in good}
+        self._earlier = {_without_copy(key): key for key in earlier if key not in tombs}
         return complete
 
     def _size(self, key: str) -> int | None:
@@ -175,24 +176,29 @@ class Upload:
                 yield Point.UPLOAD_PART
 
     def _send_pack(self, pack: Pack) -> tuple[str, Pack]:
-        digest = pack.digest
-        earlier = self._earlier.get(digest)
-        if earlier is not None and self._store.head(objects.pack_key(earlier)) == len(pack.data):
-            return earlier, msgspec.structs.replace(pack, data=b"")
-        name = objects.pack_name(digest, self._new_copy())
-        self._declare([objects.pack_key(name)])
-        self._put(objects.pack_key(name), pack.data)
-        return name, pack
+        key = self._name(objects.pack_key(objects.pack_name(pack.digest, self._new_copy())))
+        sent = self._put(key, pack.data)
+        return key.removeprefix(objects.PACKS), pack if sent else msgspec.structs.replace(pack, data=b"")
 
     def _send_layer(self, layer_id: str, layer: Layer, index: PackIndex) -> None:
         data = objects.encode(StoredLayer(layer=msgspec.Raw(encode(layer)), index=index))
-        key = objects.layer_key(layer_id, digest_of(data), self._new_copy())
-        self._declare([key])
-        self._put(key, data)
-        self._count(len(data))
+        if self._put(self._name(objects.layer_key(layer_id, digest_of(data), self._new_copy())), data):
+            self._count(len(data))
 
-    def _put(self, key: str, data: bytes) -> None:
-        """Create an object and make sure that it is there as it was sent: the store checked its digest (§6)."""
+    def _name(self, key: str) -> str:
+        """Return the key to send something under: that of an earlier run for the same content, else the new one."""
+        earlier = self._earlier.get(_without_copy(key))
+        if earlier is None:
+            self._declare([key], new=True)
+        return earlier or key
+
+    def _put(self, key: str, data: bytes) -> bool:
+        """Create an object and make sure that it is there as it was sent: the store checked its digest (§6).
+
+        ``False`` if it was there already, and nothing was sent.
+        """
+        if self._store.head(key) == len(data):
+            return False
         self._store.put_new(key, data)
         size = self._store.head(key)
         if size != len(data):
@@ -202,6 +208,7 @@ class Upload:
                 "again; if that goes on, see whether the store loses what it acknowledges",
                 {"key": key},
             )
+        return True
 
     def _count(self, size: int) -> None:
         self._sent += size
@@ -229,7 +236,12 @@ def _relied_on(artifact_id: str, copies: list[Copy], earlier: list[str]) -> Iter
     for copy in copies:
         yield copy.key
         yield from map(objects.pack_key, copy.index.packs)
-    yield from map(objects.pack_key, earlier)
+    yield from earlier
+
+
+def _without_copy(key: str) -> str:
+    """Return a key up to its copy: what says which content it has."""
+    return key.rpartition("-")[0]
 
 
 def _bound(artifact_id: str) -> FluxError:
