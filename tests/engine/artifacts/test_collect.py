@@ -132,7 +132,7 @@ def test_an_upload_under_way_keeps_its_parts_for_as_long_as_it_takes(world: Worl
     with world.store.failing(down, "put_new", "artifacts/"), pytest.raises(FluxError):
         world.node.mover.upload(reference)
     world.collect_all()
-    assert world.kinds() == {"intents": 2, "layers": 1, "packs": 1}
+    assert world.kinds() == {"intents": 3, "layers": 1, "packs": 1}
     before = world.store.received
     world.node.mover.upload(reference)
     assert world.store.received - before < BLOCK, "what was sent is used again"
