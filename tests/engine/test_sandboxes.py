@@ -79,7 +79,6 @@ def test_a_link_to_a_workspace_binds_what_it_names(kit: Kit, tmp_path: Path) -> 
         {"cpus": 0.0},
         {"cpus": 0.009},
         {"ttl_seconds": 0},
-        {"on_timeout": "pause"},
         {"template": "base"},
         {"workspace": None},
         {"mounts": [MountRequest(source="relative", target="/opt/x")]},

@@ -163,6 +163,7 @@ def build_record(context: Context, actor: Actor, request: CreateSandbox) -> Sand
         expires_at=None if ttl is None else moment.wall + ttl,
         boot_id=moment.boot_id,
         expires_boot_ns=moment.boot_ns + (ttl or 0) * _NANOSECONDS,
+        on_timeout=request.on_timeout,
         metadata=checked_text(dict(request.metadata), "metadata"),
         owner=owner,
     )
@@ -279,12 +280,6 @@ def _checked_mount(mount: MountRequest, state: Extent) -> SandboxMount:
 
 
 def _checked_ttl(request: CreateSandbox) -> int | None:
-    if request.on_timeout == "pause":
-        raise FluxError(
-            Code.INVALID,
-            "cannot create the sandbox: its kind cannot be paused at its time-out; use on_timeout kill",
-            {"field": "on_timeout"},
-        )
     ttl = _at_least(request.ttl_seconds, "ttl_seconds", 1)
     if ttl is not None and ttl > _TTL_MAX_SECONDS:
         raise FluxError(Code.INVALID, "cannot create the sandbox: ttl_seconds is too large", {"field": "ttl_seconds"})
