@@ -83,12 +83,18 @@ class NodeStore:
         """Return all that a refused call must leave as it was; neither its time nor what others do meanwhile."""
         return {
             "row": self.row(sandbox),
-            "fence": self.fence(sandbox),
+            "fence": self.fence(sandbox) if self.all("SELECT 1 FROM fences WHERE sandbox_id = ?", sandbox) else None,
             "endings": self.endings(sandbox),
             "artifacts": [(row["id"], row["digest"]) for row in self.artifacts(sandbox)],
             "jobs": [row["artifact_id"] for row in self.jobs(sandbox)],
             "pins": self.all("SELECT * FROM pins ORDER BY holder"),
         }
+
+
+def is_unchanged(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Tell whether nothing changed, but for endings that the control plane has taken note of meanwhile."""
+    kept = before["endings"].items() >= after["endings"].items()
+    return kept and {**before, "endings": None} == {**after, "endings": None}
 
 
 class ControlStore:
