@@ -82,7 +82,8 @@ class Context:
         """What starts, saves and ends sandboxes here, recovered; a composition that opens its own sets it instead."""
         from flux.engine.lifecycle.assemble import open_node
 
-        self.keeps_time = True
+        # Whoever says how the node is to work has a control plane for it, and that keeps the time-outs.
+        self.keeps_time = self.node_settings is None
         opened = open_node(self, self.objects, self.node_settings)
         opened.recover()
         opened.reconcile()
