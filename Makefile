@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 CODE := src tests benches scripts setup.py
 
-.PHONY: help setup setup-run demo test style crash fmt lint types arch mutants bench docs picture requirements clean
+.PHONY: help setup setup-run demo test style crash fmt lint types arch mutants bench docs proto picture requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 16
@@ -54,6 +54,9 @@ bench: setup  ## measured comparisons; each prints a ratio
 docs: setup  ## write the generated pages anew
 	$(PYTHON) scripts/reference.py
 	$(PYTHON) scripts/diagrams.py
+
+proto: setup  ## generate the messages between control plane and node anew
+	$(PYTHON) scripts/proto.py
 
 picture: setup  ## take the README's picture anew
 	$(PYTHON) scripts/picture.py

@@ -82,7 +82,7 @@ _TABLE: dict[tuple[NodeState, NodeEvent], NodeState] = {
     (_S.STOPPED, _E.DELETE): _S.DELETING,
     (_S.DELETING, _E.DELETED): _S.GONE,
 }
-_TABLE |= {(state, _E.DESTROY): _S.DELETING for state in AT_REST | IN_FLIGHT}
+_TABLE |= {(state, _E.DESTROY): _S.DELETING for state in _S if state is not _S.GONE}
 
 LIFE: Machine[NodeState, NodeEvent] = Machine("sandbox", _TABLE)
 
