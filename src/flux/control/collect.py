@@ -97,7 +97,7 @@ class _Collection:
         for artifact_id in sorted(living):
             needed.add(objects.artifact_key(artifact_id))
             needed.update(copy for layer_id in self._layers(artifact_id) for copy in copies.get(layer_id, ()))
-        for copy in [key for key in needed if key.startswith(objects.LAYERS)]:
+        for copy in sorted(key for key in needed if key.startswith(objects.LAYERS)):
             needed.update(self._packs_of(copy))
         return frozenset(needed)
 

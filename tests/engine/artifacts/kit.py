@@ -25,6 +25,11 @@ OLD = 1_000_000_000_123_456_789
 _copies = itertools.count()
 
 
+def new_copy() -> str:
+    """Return a name that no test has used."""
+    return f"{next(_copies):08x}"
+
+
 class Node:
     """One node's layers and artifacts.
 
@@ -55,7 +60,7 @@ class Node:
         self._workers, self._room = workers, room
         self.mover = self.mover_to(store, name)
 
-    def mover_to(self, store: ObjectStore | None, name: str) -> ArtifactMover:
+    def mover_to(self, store: ObjectStore | None, name: str, new_copy: Callable[[], str] = new_copy) -> ArtifactMover:
         """Return what moves this node's artifacts to and from a store, under some name."""
         return ArtifactMover(
             self.layers,
@@ -125,11 +130,6 @@ class Node:
             for name in os.listdir(self.place / part)
             if name.startswith(".") or (part == "layers" and not (self.place / part / name / TREE).exists())
         ]
-
-
-def new_copy() -> str:
-    """Return a name that no test has used."""
-    return f"{next(_copies):08x}"
 
 
 def write(**contents: bytes) -> Callable[[Path], None]:

@@ -113,6 +113,7 @@ def _run(case: Case, schedule: Sequence[Choice]) -> list[tuple[Choice, tuple[int
     last = 0
     while able := tuple(number for number, process in enumerate(case.processes) if not process.over):
         choice = schedule[len(trace)] if len(trace) < len(schedule) else Choice(last if last in able else able[0])
+        assert choice.process in able, f"a run is not like the one before it: {schedule}"
         trace.append((choice, able))
         case.processes[choice.process].move(kill=choice.kill)
         last = choice.process

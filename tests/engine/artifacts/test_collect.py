@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -273,6 +274,8 @@ class Orders:
         first = World(place)
         self.original = save(first)
         self.child = first.node.save(write(b=noise(2, BLOCK)), self.original)
+        merged, _ = first.node.capture(write(file1=noise(1, 2 * BLOCK), d=noise(4, BLOCK)))
+        self.merged = first.node.artifact(merged, generation=2, parent=self.original.id)
         self.sibling = first.node.save(write(c=noise(3, BLOCK)), self.original)
         first.clock.advance(GRACE)
         if marked:
@@ -281,20 +284,24 @@ class Orders:
         self.now = first.clock.wall()
         self.node = first.node
 
+    def collect(self, store: FakeObjectStore) -> Collected:
+        """Collect once without a grace; the original is dead, its successors live."""
+        living = frozenset({self.child.id, self.sibling.id, self.merged.id})
+        return run(collect(store, lambda: living, FakeClock(self.now), 0.0))
+
     def build(self, uploads: list[ArtifactReference], collectors: int) -> Case:
         """Return uploads, and collectors that mark and delete without a grace; the original is dead, the rest lives."""
         store = FakeObjectStore(lambda: self.now)
         store.objects.update(self.objects)
         store.times.update(self.times)
-        clock = FakeClock(self.now)
-        living = frozenset({self.child.id, self.sibling.id})
+        copies = itertools.count(1 << 24)  # a run repeats the one before it, names included
 
         def collect_twice() -> None:
             for _ in range(2):
-                run(collect(store, lambda: living, clock, 0.0))
+                self.collect(store)
 
         def upload(number: int, reference: ArtifactReference) -> Callable[[], object]:
-            mover = self.node.mover_to(store, f"node{number}")
+            mover = self.node.mover_to(store, f"node{number}", lambda: f"{next(copies):08x}")
             return lambda: mover.upload(reference)
 
         processes = [Process(upload(number, reference)) for number, reference in enumerate(uploads)]
@@ -309,7 +316,7 @@ class Orders:
             for number, reference in enumerate(uploads):
                 upload(number, reference)()
             for _ in range(3):
-                run(collect(store, lambda: living, clock, 0.0))
+                self.collect(store)
             for reference in uploads:
                 whole(store, self.node, reference)
 
@@ -333,10 +340,70 @@ def memory() -> Iterator[Path]:
         yield Path(name)
 
 
+class Race:
+    """An upload that relies on a pack, a run that marks it on what it knew before, and a run that deletes."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.store = orders.build([], 0).store
+        mover = orders.node.mover_to(self.store, "node")
+        self.upload = Process(lambda: mover.upload(orders.merged))
+        self.marking = Process(lambda: orders.collect(self.store))
+        self.deleting = Process(lambda: orders.collect(self.store))
+        self._next: dict[Process, tuple[str, str]] = {}
+        self.store.before = self._stop
+        for process in (self.marking, self.deleting, self.upload):
+            process.start()
+        self.until(self.marking, "put_new", "tombstones/")
+
+    def _stop(self, method: str, key: str) -> None:
+        for process in (self.upload, self.marking, self.deleting):
+            if process.is_current():
+                self._next[process] = (method, key)
+                process.stop()
+
+    def until(self, process: Process, method: str, key: str) -> None:
+        """Move a process up to a call, which it has not done then; to its end if it never comes to that."""
+        while not process.over and not (self._at(process)[0] == method and self._at(process)[1].startswith(key)):
+            process.move(kill=False)
+
+    def _at(self, process: Process) -> tuple[str, str]:
+        return self._next.get(process, ("", ""))
+
+    def rest(self, process: Process, calls: int | None = None) -> bool:
+        """Move a process to its end, or so many calls; tell whether it has ended."""
+        while not process.over and calls != 0:
+            process.move(kill=False)
+            calls = None if calls is None else calls - 1
+        return process.over
+
+
+@pytest.mark.parametrize("order", ["the upload ends meanwhile", "the upload begins meanwhile"])
+def test_a_run_that_deletes_is_disturbed_at_any_call(memory: Path, order: str) -> None:
+    """The pack is marked after the upload has looked for tombstones, by a run that read the intents before it began."""
+    orders = Orders(memory, marked=False)
+    number, over = 0, False
+    while not over:
+        race = Race(orders)
+        if order == "the upload begins meanwhile":
+            over = race.rest(race.deleting, number)
+        race.until(race.upload, "put_new", "packs/")  # it has looked for all that it relies on
+        race.rest(race.marking)
+        if order == "the upload ends meanwhile":
+            over = race.rest(race.deleting, number)
+            race.rest(race.upload)
+        race.rest(race.deleting)
+        race.rest(race.upload)
+        race.store.before = lambda method, key: None
+        assert isinstance(race.upload.outcome, int), race.upload.outcome
+        whole(race.store, orders.node, orders.merged)
+        number += 1
+    assert number > 10
+
+
 @pytest.mark.parametrize("marked", [False, True], ids=["nothing is marked", "the original is marked"])
 def test_an_upload_and_a_collector_in_every_order(memory: Path, marked: bool) -> None:
     orders = Orders(memory, marked=marked)
-    assert explore(lambda: orders.build([orders.child], 1), switches=2) > 500
+    assert explore(lambda: orders.build([orders.merged], 1), switches=2) > 500
 
 
 @pytest.mark.parametrize("marked", [False, True], ids=["nothing is marked", "the original is marked"])
