@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
+import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -122,16 +124,12 @@ def lines_until_paused(flux: Platform, sandbox: str) -> int:
 
 def told_by(reply: httpx.Response) -> list[int]:
     """Return the numbers that a streamed command wrote before it was ended."""
-    import base64
-    import json
-
     output = b""
     with suppress(httpx.HTTPError):
         for line in reply.iter_lines():
-            text = line.removeprefix("data:").strip()
-            if text.startswith("{"):
-                event = json.loads(text)
-                output += base64.b64decode(event.get("data_base64", "")) or str(event.get("data", "")).encode()
+            event = json.loads(line)
+            if event["event"] == "stdout":
+                output += base64.b64decode(event["data"])
     return [int(number) for number in output.split(b"\n")[:-1]]
 
 

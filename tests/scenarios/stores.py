@@ -43,7 +43,8 @@ class Bucket:
     @property
     def configuration(self) -> str:
         """The section of ``flux.toml`` that makes a daemon use it."""
-        return f'[objects]\nurl = "s3://{NAME}/x"\nendpoint = "http://127.0.0.1:{self._gate.getsockname()[1]}"\n'
+        endpoint = f"http://127.0.0.1:{self._gate.getsockname()[1]}"
+        return f'[objects]\nurl = "s3://{NAME}/x?endpoint={endpoint}"\n'
 
     @property
     def environment(self) -> dict[str, str]:

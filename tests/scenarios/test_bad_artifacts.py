@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,15 +50,17 @@ def test_a_part_is_missing_in_the_store(shared: Platform, missing: str) -> None:
     paused = evicted(shared)
     gone = [path for path in set((shared.objects / missing).rglob("*")) - before if path.is_file()]
     assert gone
+    away = shared.place / f"away-{missing}"
+    away.mkdir()
     for path in gone:
-        path.rename(path.with_name(path.name + "-away"))
+        path.rename(away / path.name)
     with pytest.raises(Refused) as refused:
         shared.rest.resume(paused["id"])
     assert refused.value.code in ("unavailable", "internal", "not_found")
     again = shared.rest.get(paused["id"])
     assert (again["state"], again["artifact_id"]) == ("paused", paused["artifact_id"])
     for path in gone:
-        path.with_name(path.name + "-away").rename(path)
+        (away / path.name).rename(path)
     goes_on(shared, paused)
     shared.rest.delete(paused["id"])
 
@@ -88,12 +91,14 @@ def test_a_byte_of_the_only_copy_is_flipped(local: Platform) -> None:
     local.rest.write(sandbox, FILE, content)
     paused = local.rest.pause(sandbox)
     file = layer_with(local, content)
+    times = times_of(file)
     flipped(file)
     stays_paused(local, paused, "internal", "DataLoss")
     with pytest.raises(Refused) as refused:
         local.rest.verify(paused["artifact_id"])
     assert (refused.value.code, refused.value.details["reason"]) == ("internal", "DataLoss")
     file.write_bytes(content)
+    os.utime(file, ns=times)
     assert local.rest.resume(sandbox)["artifact_id"] == paused["artifact_id"]
     assert local.rest.read(sandbox, FILE) == content
     local.rest.delete(sandbox)
@@ -107,20 +112,24 @@ def test_a_damaged_local_copy_is_never_uploaded(shared: Platform) -> None:
         shared.rest.write(sandbox, FILE, content)
         paused = shared.rest.pause(sandbox)
         until(lambda: faults.reached("upload.taken"), "the upload has begun")
-        flipped(layer_with(shared, content))
+        file = layer_with(shared, content)
+        times = times_of(file)
+        flipped(file)
     until(lambda: shared.node_store.jobs(sandbox)[0]["tries"] >= 2, "the upload was tried")
     assert "DataLoss" in str(shared.node_store.jobs(sandbox)) or shared.node_store.jobs(sandbox)[0]["error"]
     assert not shared.rest.get(sandbox)["artifact_durable"]
     assert paused["artifact_id"] not in published(shared.objects)
-    layer_with(shared, flipped_content(content)).write_bytes(content)
+    file.write_bytes(content)
+    os.utime(file, ns=times)
     assert shared.rest.resume(sandbox)["artifact_id"] == paused["artifact_id"]
     assert shared.rest.read(sandbox, FILE) == content
     shared.rest.delete(sandbox)
 
 
-def flipped_content(content: bytes) -> bytes:
-    """Return what ``flipped`` makes of a file with some content."""
-    return content[: len(content) // 2] + bytes([content[len(content) // 2] ^ 1]) + content[len(content) // 2 + 1 :]
+def times_of(file: Path) -> tuple[int, int]:
+    """Return when a file was read and written last."""
+    status = file.stat()
+    return status.st_atime_ns, status.st_mtime_ns
 
 
 def test_the_local_copy_is_missing_and_the_store_has_it(shared: Platform) -> None:
