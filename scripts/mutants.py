@@ -24,6 +24,7 @@ COPIED = ("src", "tests", "scripts", "proto", "pyproject.toml", "setup.py")
 MODULES = ("fence", "receipts", "changeset", "conflict")
 TIMEOUT_SECONDS = 300
 WORKERS = 2
+NO_TEST_FAILED = "no test failed"
 
 
 class Guard:
@@ -67,7 +68,7 @@ def failure_of(tree: Path, tests: list[str]) -> str | None:
     if done.returncode == 1:
         return None
     if done.returncode == 0:
-        return "no test failed"
+        return NO_TEST_FAILED
     return f"the tests cannot be run: {(done.stdout + done.stderr)[-1000:]}"
 
 
@@ -75,11 +76,24 @@ def survivors_of_list(only: str | None) -> list[str]:
     """Apply each guard's mutation to a copy of its own and return what survived, or could not be applied."""
     guards = [Guard(entry) for entry in tomllib.loads((LISTS / "guards.toml").read_text())["guard"]]
     wanted = [guard for guard in guards if only is None or only in guard.name]
+    refuse_failing_tests(sorted({test for guard in wanted for test in guard.tests}))
     with ThreadPoolExecutor(WORKERS) as workers:
-        outcomes = list(workers.map(try_guard, wanted))
-    for guard, outcome in zip(wanted, outcomes, strict=True):
-        print(f"killed    {guard.name}" if outcome is None else f"SURVIVED  {guard.name}: {outcome}")
-    return [guard.name for guard, outcome in zip(wanted, outcomes, strict=True) if outcome is not None]
+        return [name for name in workers.map(told, wanted) if name is not None]
+
+
+def refuse_failing_tests(tests: list[str]) -> None:
+    """End the run if a test fails already without any mutation: it would kill every mutant."""
+    with tempfile.TemporaryDirectory(prefix="flux-mutant-") as place:
+        copy_tree(Path(place))
+        if tests and failure_of(Path(place), tests) != NO_TEST_FAILED:
+            raise SystemExit(f"these tests have to pass before they can tell anything: {' '.join(tests)}")
+
+
+def told(guard: Guard) -> str | None:
+    """Try a guard and tell what came of it; return its name if it survived."""
+    outcome = try_guard(guard)
+    print(f"killed    {guard.name}" if outcome is None else f"SURVIVED  {guard.name}: {outcome}", flush=True)
+    return None if outcome is None else guard.name
 
 
 def try_guard(guard: Guard) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flux.control import answers
+from flux.control import answers, wake
 from flux.control.answers import Answer
 from flux.core.errors import Code, FluxError
 from flux.core.fence import FINAL, STATUS, Ended, EndedAs, Reason
@@ -15,7 +15,7 @@ from flux.core.lifecycle import ControlState
 from flux.core.node import Activate, Destroy, Inventory, Suspend, TearDown
 from flux.failpoints import Point
 from tests.control.conftest import Worlds
-from tests.control.kit import Carrier, World, down, lost, signed
+from tests.control.kit import ADMIN, Carrier, World, down, lost, signed
 
 OWN, OTHER = "store-1", "store-2"
 
@@ -269,6 +269,58 @@ def test_the_next_candidate_gets_a_new_generation(worlds: Worlds) -> None:
     assert (woken.node, woken.generation) == (other, 3)
     assert world.places[other].machine.files(sandbox) == {"f": "kept"}
     assert not world.places[home].machine.running
+
+
+def unreachable(_: Any) -> FluxError:
+    return FluxError(Code.UNAVAILABLE, "cannot reach the node", {"reason": answers.NODE_UNREACHABLE})
+
+
+def durable_on(world: World) -> tuple[str, str, str]:
+    """Return a paused sandbox that the object store has, its node, and the other one."""
+    sandbox = world.create().sandbox.id
+    home = world.row(sandbox).node or ""
+    world.places[home].machine.write(sandbox, "f", "kept")
+    world.pause(sandbox)
+    world.uploaded(home)
+    return sandbox, home, {"n1": "n2", "n2": "n1"}[home]
+
+
+def test_what_was_never_sent_is_tried_elsewhere_at_once(worlds: Worlds) -> None:
+    world = worlds("n1", "n2")
+    sandbox, home, other = durable_on(world)
+    world.carriers[home] = once(object, unreachable, times=99)
+    before = world.clock.boot_ns()
+    woken = world.connect(sandbox)
+    assert (woken.node, woken.generation, woken.woke_from) == (other, 3, "artifact")
+    assert world.places[other].machine.files(sandbox) == {"f": "kept"}
+    assert world.clock.boot_ns() - before < 10**9
+
+
+def test_what_may_have_been_sent_is_waited_for(worlds: Worlds) -> None:
+    """A lost request, then a node that is gone: something may have started, so nothing starts elsewhere."""
+    world = worlds("n1", "n2")
+    sandbox, home, _ = durable_on(world)
+    lost = [FluxError(Code.UNKNOWN_OUTCOME, "cannot tell")]
+    world.carriers[home] = once(object, lambda request: lost.pop() if lost else unreachable(request), times=999)
+    with pytest.raises(FluxError) as failed:
+        world.connect(sandbox)
+    assert failed.value.details["reason"] == "WakeTimedOut"
+    assert (world.row(sandbox).node, world.row(sandbox).generation) == (home, 2)
+
+
+def test_what_another_process_may_have_sent_is_waited_for(worlds: Worlds) -> None:
+    """The wake is another process's, which died after it had minted: what it had sent, nobody knows (I1)."""
+    world = worlds("n1", "n2")
+    sandbox, home, _ = durable_on(world)
+    dead = world.process()
+    abandoned = wake.connect(dead, ADMIN, sandbox)
+    while next(abandoned) is not Point.WAKE_MINTED:
+        pass
+    world.carriers[home] = once(object, unreachable, times=999)
+    with pytest.raises(FluxError) as failed:
+        world.connect(sandbox)
+    assert failed.value.details["reason"] == "WakeTimedOut"
+    assert (world.row(sandbox).node, world.row(sandbox).generation) == (home, 2)
 
 
 def test_a_wake_stays_where_its_only_copy_is(worlds: Worlds) -> None:

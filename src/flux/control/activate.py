@@ -28,10 +28,14 @@ def start(context: Control, row: SandboxRow, deadline: Deadline) -> Calls[None]:
         raise FluxError(Code.INTERNAL, f"cannot wake sandbox {row.id}: its row has no request; delete it")
     unknown = 0
     while not deadline.is_over:
+        first = (row.attempt_id or "") in context.unsent
+        context.unsent.discard(row.attempt_id or "")
         try:
             activated = yield Send(row.node, row.request, deadline.left_seconds)
         except FluxError as error:
             yield Point.WAKE_ANSWERED
+            if first and answers.is_unsent(error) and (yield from _elsewhere(context, row)):
+                return
             answer = answers.of(error, row.node_store_id)
             unknown += answer is Answer.UNKNOWN
             if answer not in (Answer.BUSY, Answer.UNKNOWN) or unknown >= _UNKNOWN_MAX:
@@ -93,6 +97,22 @@ def _next_candidate(context: Control, row: SandboxRow, error: FluxError) -> Call
         yield Point.WAKE_MINTED
 
 
+def _elsewhere(context: Control, row: SandboxRow) -> Calls[bool]:
+    """Go on to another node, if there is one that answers: what was never sent cannot have started anything (I1)."""
+    if row.node is not None:
+        _unreachable(context, row.node)
+    try:
+        found = choose.candidates(context, row)
+    except FluxError:
+        return False
+    others = [node for node in found if node.reachable and node.node_store_id != row.node_store_id]
+    if not others or row.tries >= _CANDIDATES_MAX:
+        return False
+    minted = _mint(context, row, others[0], 0, None, tries=row.tries + 1)
+    yield Point.WAKE_MINTED
+    return minted is not None
+
+
 def _mint(
     context: Control,
     seen: SandboxRow,
@@ -104,7 +124,7 @@ def _mint(
     pod_uid = context.placement.reserve(seen.id, node)
     with context.registry.transaction() as tx:
         row = transitions.same(tx, seen)
-        if row is None:
+        if row is None or row.driver != context.process:
             return None
         more |= transitions.accepted(tx, row, saved)
         return transitions.minted(tx, context, row, node, pod_uid, floor, **more)

@@ -30,6 +30,9 @@ class Answer(Enum):
     UNKNOWN = "unknown"
 
 
+#: The reason that a node's client gives when nothing was sent for sure.
+NODE_UNREACHABLE = "NodeUnreachable"
+
 _FINAL = frozenset(reason.value for reason in FINAL)
 _HOPELESS = frozenset({Reason.ATTEMPT_REUSED.value, Reason.COLD_START_OF_SAVED.value})
 
@@ -52,6 +55,11 @@ def of(error: FluxError, node_store_id: str | None) -> Answer:
     if reason in _HOPELESS or error.code in (Code.INVALID, Code.NOT_APPLICABLE):
         return Answer.HOPELESS
     return Answer.FAILED
+
+
+def is_unsent(error: FluxError) -> bool:
+    """Tell whether a request never left: its node could not be reached at all."""
+    return error.details.get("reason") == NODE_UNREACHABLE
 
 
 def is_signed(error: FluxError, node_store_id: str | None) -> bool:

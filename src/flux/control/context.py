@@ -149,6 +149,8 @@ class Control:
         self.flights = flights or Flights()
         self.process = identity()
         self.abandoned = Abandoned()
+        #: Attempts that this process minted and that nobody has sent yet: what is not sent has a certain outcome.
+        self.unsent: set[str] = set()
 
     def moment(self) -> Moment:
         """Return now on every clock."""

@@ -63,6 +63,7 @@ def minted(
         create=not row.lived,
     )
     starts.record(tx, row.id, node.node_store_id, node.name)
+    context.unsent.add(route.attempt_id)
     values = {
         **more,
         "generation": generation,
@@ -181,6 +182,7 @@ def take(context: Control, seen: SandboxRow) -> None:
     """Note that this process drives a row on, so that others give it time."""
     if seen.driver == context.process:
         return
+    context.unsent.discard(seen.attempt_id or "")  # whoever drove it before may have sent it
     with context.registry.transaction() as tx:
         row = same(tx, seen)
         if row is not None:

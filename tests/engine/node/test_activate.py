@@ -115,6 +115,23 @@ def test_after_eviction_its_generation_is_retired(kit: Kit) -> None:
     assert kit.machine.restored_from(ID, 3) == original.id
 
 
+def test_every_refusal_tells_what_ended_here_so_that_a_lost_reply_loses_no_artifact(kit: Kit) -> None:
+    """§3: the artifact by id and digest, also after the sandbox has left this node."""
+    original = kit.rolled_back()
+    told = {"generation": 1, "ended_as": "suspended", "artifact_id": original.id, "artifact_digest": original.digest}
+    for durable in (False, True):
+        if durable:
+            kit.backed_up()
+            kit.clock.advance(1000)
+            assert kit.manager.evict_idle() == [ID]
+        with failing("RetiredGeneration" if durable else "RolledBackAttempt", Code.FENCED) as caught:
+            kit.activate(2, original)
+        first, second = caught.value.details["ended"]
+        assert first == told | {"durable": durable}
+        assert (second["generation"], second["ended_as"], second["artifact_id"]) == (2, "rolled_back", None)
+        assert caught.value.details["floor"] == 2
+
+
 def test_a_new_attempt_for_a_claimed_generation_is_refused(kit: Kit) -> None:
     original = kit.rolled_back()
     other = Route(generation=2, attempt_id="b2", pod_uid="p2")
