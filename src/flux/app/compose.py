@@ -67,7 +67,7 @@ def compose(
     try:
         engine = Engine(
             stores,
-            _substrates(config),
+            _substrates(config, sweep=persistent and role != "control"),
             clock,
             files,
             engine_settings(config, persistent=persistent, admin_token=admin_token),
@@ -88,8 +88,10 @@ def compose(
         raise
 
 
-def _substrates(config: Config) -> dict[str, Substrate]:
+def _substrates(config: Config, *, sweep: bool) -> dict[str, Substrate]:
     substrate = Procbox(config.state_dir, sink=TunSink(), network=VethNetwork())
+    if sweep:
+        substrate.sweep()  # what a daemon that died left behind goes at once, and not only when something is started
     return {substrate.kind: substrate}
 
 
