@@ -8,7 +8,18 @@ import traceback
 
 from benches.measure import Row
 
-NAMES = ("small_tree", "large_tree", "base_file", "many_files", "memory")
+NAMES = (
+    "small_tree",
+    "large_tree",
+    "base_file",
+    "many_files",
+    "memory",
+    "suspension",
+    "activation",
+    "wakes",
+    "second_try",
+    "uploads",
+)
 HEAD = f"{'comparison':<66} {'measured':>12} {'reference':>12} {'score':>11} {'target':>11}"
 
 

@@ -104,7 +104,9 @@ def _taken(context: Control, found: SandboxRow, action: str, name: str | None) -
         if row.state is ControlState.RUNNING:
             captured = yield from _captured(context, row, action, snapshot_id, deadline)
             if captured is not None:
-                return row, _kept(context, row, captured, name)
+                made = _kept(context, row, captured, name)
+                yield Point.SNAPSHOT_RECORDED
+                return row, made
         elif row.state is ControlState.PAUSED:
             return row, _kept_current(context, row, action, name)
         if deadline.is_over:
