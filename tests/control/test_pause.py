@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from flux.control import pause as pauses
+from flux.control import suspend
+from flux.control.context import Deadline
 from flux.core.errors import Code, FluxError
 from flux.core.lifecycle import ControlState
 from flux.core.node import Activate, Capture, Suspend, TearDown
 from flux.failpoints import Point
+from flux.store.registry.sandboxes import SandboxRow
 from tests.control.conftest import Worlds
 from tests.control.kit import ADMIN, World, down, lost, signed
 
@@ -135,6 +138,20 @@ def test_a_late_artifact_of_an_older_generation_is_refused(world: World) -> None
     saved = transitions.Saved(generation=1, artifact=late[0].artifact)
     assert transitions.rest(world.control, old_row, ControlEvent.PAUSED, saved, stopped=False) is None
     assert world.row(sandbox).artifact == current
+
+
+def test_whoever_is_late_with_a_pause_leaves_the_next_generation_alone(world: World) -> None:
+    """A second process drove the same pause, was held up, and goes on when the sandbox was woken again."""
+    sandbox = awake(world)
+    seen: list[SandboxRow] = []
+    world.at[Point.PAUSE_RECORDED] = lambda: seen.append(world.row(sandbox))
+    world.pause(sandbox)
+    world.connect(sandbox)
+    late = world.process()
+    world.run(suspend.suspend(late, seen[0], Deadline(world.clock, 60)))
+    assert world.machine.generations_running(sandbox) == [2]
+    row = world.row(sandbox)
+    assert (row.state, row.generation) == (ControlState.RUNNING, 2)
 
 
 def test_a_durable_pause_waits_for_the_upload(world: World) -> None:

@@ -67,6 +67,8 @@ def settled(context: Control, row: SandboxRow, deadline: Deadline) -> Calls[tupl
         answered, held = yield from report(context, row)
         if not answered:
             return False, None
+        if not _is_current(context, row):
+            return False, None  # somebody else settled it: what runs by now may be the sandbox's next generation
         if held is not None and held.generation is not None and held.pod_uid is not None and _is_up(held):
             other = Execution(generation=held.generation, pod_uid=held.pod_uid)
             torn = yield from tear_down(context, row, other, deadline)
@@ -75,6 +77,19 @@ def settled(context: Control, row: SandboxRow, deadline: Deadline) -> Calls[tupl
             if torn.outcome is Teardown.SUSPENDED and torn.artifact is not None:
                 return True, Saved(generation=other.generation, artifact=torn.artifact)
     return True, saved_of(row, torn.ended)
+
+
+def _is_current(context: Control, seen: SandboxRow) -> bool:
+    """Tell whether the registry is still where the row was seen, after a node's report.
+
+    Generations never go down, so what the report shows beside that one was not minted here since, and may be ended.
+    """
+    row = context.row(seen.id)
+    return row is not None and (row.state, row.generation, row.attempt_id) == (
+        seen.state,
+        seen.generation,
+        seen.attempt_id,
+    )
 
 
 def _is_up(held: RowReport) -> bool:
