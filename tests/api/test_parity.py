@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import re
 import threading
@@ -16,15 +15,30 @@ import pytest
 from flux.api.client import Client
 from flux.api.embedded import EmbeddedClient
 from flux.api.http import HttpClient
+from flux.api.node.server import NodeServer
 from flux.api.operations import OPERATIONS
 from flux.api.rest.application import build
+from flux.api.rest.gate import UserGate
 from flux.api.rest.server import HttpService, Listeners
 from flux.app import config
 from flux.app.addresses import Address, bind_tcp, bind_unix
 from flux.app.compose import compose
 from flux.app.open import local_actor
 from flux.core.errors import FluxError
-from flux.core.requests import Approve, CreateKey, CreateSandbox, Decide, DryRun, Exec, Speculate
+from flux.core.requests import (
+    AddNode,
+    Approve,
+    CreateKey,
+    CreateSandbox,
+    Decide,
+    DryRun,
+    Exec,
+    Fork,
+    Pause,
+    Resume,
+    Speculate,
+    TakeSnapshot,
+)
 
 #: What differs between two runs of one call because time passes and ids are new.
 VOLATILE = frozenset(
@@ -55,6 +69,14 @@ VOLATILE = frozenset(
         "next_cursor",
         "sandboxes",
         "running",
+        "artifact_id",
+        "address",
+        "node_store_id",
+        "disk_free",
+        "added_at",
+        "seen_at",
+        "forgotten_at",
+        "marked",
     }
 )
 IDS = re.compile(r"\b(cs|sb)[0-9a-f]{16}\b")
@@ -74,29 +96,26 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     place = tmp_path_factory.mktemp("parity") / "state"
     place.mkdir(mode=0o700)
     token = "the administrator's"
-    engine = compose(config.load(state_directory=str(place)), persistent=True, admin_token=token)
-    engine.recover()
+    runtime = compose(config.load(state_directory=str(place)), persistent=True, admin_token=token)
+    runtime.recover()
     tcp, unix = bind_tcp(Address("127.0.0.1", 0)), bind_unix(str(place / "socket"))
     serving = threading.Event()
 
-    async def beside() -> None:
-        await asyncio.Event().wait()
-
-    app = build(engine, Unheard(), lambda: b"", exec_output_bytes=1 << 20)
-    service = HttpService(app, Listeners(tcp, unix), serving.set, beside)
+    app = build(UserGate(runtime.platform), Unheard(), lambda: b"", exec_output_bytes=1 << 20)
+    service = HttpService(app, Listeners(tcp, unix), serving.set)
     thread = threading.Thread(target=service.run)
     port = tcp.getsockname()[1]
     thread.start()
     assert serving.wait(30)
     actor = local_actor()
     yield {
-        "embedded": EmbeddedClient(engine, actor),
+        "embedded": EmbeddedClient(runtime.platform, actor),
         "socket": HttpClient(f"unix:{place / 'socket'}"),
         "tcp": HttpClient(f"http://127.0.0.1:{port}", token),
     }
     service.stop()
     thread.join(30)
-    engine.close()
+    runtime.close()
 
 
 def steady(value: Any) -> Any:
@@ -153,6 +172,8 @@ class Scenario:
         first = self.call("sandbox.speculate", Speculate(command=COMMAND), sandbox=sandbox)
         self.decide(sandbox, first)
         self.rest(sandbox)
+        self.life()
+        self.nodes()
 
     def decide(self, sandbox: str, first: dict[str, Any]) -> None:
         """Take one changeset through its life and others beside it."""
@@ -170,6 +191,37 @@ class Scenario:
         self.call("changeset.wait", query={"timeout_seconds": 0}, **names)
         inverse = self.call("changeset.revert", **names)
         self.call("changeset.reject", Decide(comment="keep it"), sandbox=sandbox, changeset=inverse["id"])
+
+    def life(self) -> None:
+        """Pause, resume and copy a managed sandbox, and see to what that saved."""
+        sandbox = self.call("sandbox.create", CreateSandbox(name=f"{self.key_name}-m"))["id"]
+        self.call("sandbox.pause", Pause(durable=True), sandbox=sandbox)
+        self.call("sandbox.resume", Resume(timeout_seconds=60), sandbox=sandbox)
+        saved = self.call("sandbox.snapshot", TakeSnapshot(name=f"{self.key_name}-s"), sandbox=sandbox)
+        self.call("sandbox.fork", Fork(count=2), sandbox=sandbox)
+        self.call("artifact.list", query={"sandbox": sandbox})
+        self.call("artifact.get", artifact=saved["id"])
+        self.call("artifact.verify", artifact=saved["id"])
+        self.call("artifact.delete", artifact=saved["id"])
+        self.call("artifact.collect")
+
+    def nodes(self) -> None:
+        """Register another node and give it up again."""
+        place = self.place.parent / "node"
+        place.mkdir(mode=0o700)
+        other = compose(config.load(state_directory=str(place)), role="node", persistent=True)
+        assert other.node is not None
+        server = NodeServer(other.node.manager, "127.0.0.1:0", "secret")
+        server.start()
+        try:
+            self.call("node.add", AddNode(name=self.key_name, address=f"127.0.0.1:{server.port}", token="secret"))
+            self.call("node.get", node=self.key_name)
+            self.call("node.list")
+            self.replies["node.list"] = self.replies["node.list"]["items"][:1]
+            self.call("node.forget", node=self.key_name)
+        finally:
+            server.stop(0)
+            other.close()
 
     def rest(self, sandbox: str) -> None:
         """Call what belongs to no changeset."""

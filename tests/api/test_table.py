@@ -11,6 +11,7 @@ from starlette.routing import Route
 from flux.api.operations import OPERATIONS, Operation, parameters
 from flux.api.rest import application
 from flux.api.rest.errors import MEANINGS, STATUSES
+from flux.api.rest.gate import UserGate
 from flux.api.rest.openapi import document
 from flux.core.access import ROLES
 from flux.core.errors import Code
@@ -20,7 +21,7 @@ DOCUMENT = json.loads(document())
 
 def routes() -> dict[str, set[str]]:
     """Return the methods of every HTTP route of the real application."""
-    found = application.routes(None, lambda: b"", exec_output_bytes=1)  # type: ignore[arg-type]
+    found = application.routes(UserGate(None), lambda: b"", exec_output_bytes=1)  # type: ignore[arg-type]
     resources = [(route.path, route.app) for route in found if isinstance(route, Route)]
     return {path: set(app.methods) for path, app in resources if isinstance(app, application.Resource)}
 

@@ -47,8 +47,7 @@ class Platform(DataPlane):
     """
 
     def __init__(self, engine: Engine, plane: ControlPlane, contacts: Contacts, local: str | None) -> None:
-        super().__init__(engine, _Registered(plane))
-        self._local = local
+        super().__init__(engine, _Registered(plane, local))
         self._plane = plane
         self._contacts = contacts
 
@@ -105,16 +104,14 @@ class Platform(DataPlane):
         return made
 
     def elsewhere(self, actor: Actor, sandbox: str) -> Located | None:
-        """Return where a sandbox's data plane is if its node is another process; ``None`` if it is this one.
+        """Return where a sandbox's data plane is if its node is another process, else ``None``.
 
-        Raises:
-            FluxError: ``not_found``; ``illegal_state`` if it runs nowhere and ran last on another node.
+        What runs nowhere, or is not there, is refused by the operation itself, once all of the request is checked.
         """
         try:
             found = self._plane.locate(actor, sandbox)
         except FluxError as error:
-            # What was recorded of a sandbox can be read where it ran last, also while it is paused.
-            if error.code is Code.ILLEGAL_STATE and self._plane.get_sandbox(actor, sandbox).node == self._local:
+            if error.code in (Code.ILLEGAL_STATE, Code.NOT_FOUND):
                 return None
             raise
         return None if found.local else found
@@ -226,8 +223,9 @@ class Platform(DataPlane):
 class _Registered:
     """Resolves references by the registry; what runs elsewhere is not done here."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, local: str | None) -> None:
         self._plane = plane
+        self._local = local
 
     def running(self, actor: Actor, sandbox: str) -> Execution:
         """Return the execution of a sandbox that runs in this process."""
@@ -242,5 +240,13 @@ class _Registered:
         return Execution(sandbox_id=found.sandbox_id, generation=found.generation)
 
     def known(self, actor: Actor, sandbox: str) -> str:
-        """Return the id of a sandbox, whether it runs or not."""
-        return self._plane.get_sandbox(actor, sandbox).sandbox.id
+        """Return the id of a sandbox that ran last in this process: what was recorded of it is here."""
+        status = self._plane.get_sandbox(actor, sandbox)
+        if status.node != self._local:
+            raise FluxError(
+                Code.ILLEGAL_STATE,
+                f"cannot read what was recorded of the sandbox {status.sandbox.id}: that is on the node {status.node}, "
+                f"and the sandbox is {status.state.value}; resume it first",
+                {"state": status.state.value, "node": status.node},
+            )
+        return status.sandbox.id
