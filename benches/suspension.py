@@ -45,7 +45,7 @@ class _Box:
             Settings(persistent=True),
             Unobserved(),
         )
-        self._executions = Executions(self._context, ArtifactMover(self._context.layers, system, None, "bench"))
+        self._executions = Executions(self._context, ArtifactMover(self._context.layers, system, None, lambda: "bench"))
         self._sandbox = Sandbox(
             id="sbbench", kind="procbox", layout="managed", state=NodeState.RUNNING, created_at=0.0, root_device=0,
             root_inode=0, template=str(place / "template"),

@@ -64,7 +64,7 @@ RULES: dict[str, tuple[Rule, tuple[str, ...], tuple[str, ...], str]] = {
     "print": (
         prints,
         ("src/flux",),
-        ("src/flux/cli", "src/flux/app", "src/flux/trees/overlay_trial.py"),
+        ("src/flux/cli", "src/flux/app", "src/flux/testing/explorer/__main__.py", "src/flux/trees/overlay_trial.py"),
         "only the command line speaks to a terminal",
     ),
     "sleep": (sleeps, ("tests",), (), "a test waits for an event, never for time to pass"),

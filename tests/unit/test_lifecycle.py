@@ -50,7 +50,7 @@ def test_every_pair(state: NodeState, event: NodeEvent) -> None:
 def test_every_state_is_either_at_rest_or_in_flight() -> None:
     assert AT_REST | IN_FLIGHT | {NodeState.GONE} == set(NodeState)
     assert not AT_REST & IN_FLIGHT
-    assert AT_REST == DORMANT | {NodeState.RUNNING}
+    assert DORMANT | {NodeState.RUNNING} == AT_REST
 
 
 def test_every_state_in_flight_is_listed_once_for_recovery() -> None:

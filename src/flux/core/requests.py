@@ -64,7 +64,7 @@ class TakeSnapshot(Request):
 
 
 class Fork(Request):
-    """Make ``count`` sandboxes of one as it is. ``name``: of the copy; of several, each has ``-1``, ``-2`` … after it."""
+    """Make ``count`` sandboxes of one as it is. ``name``: of the copy; several have ``-1``, ``-2`` … after it."""
 
     count: Annotated[int, Meta(ge=1, le=100)] = 1
     name: str | None = None

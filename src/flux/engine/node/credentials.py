@@ -1,4 +1,4 @@
-"""Whether a credential is that of the execution which runs now: what opens a node's data plane (spec: generations, §6)."""
+"""Whether a credential is that of the execution which runs now: what opens a node's data plane (§6)."""
 
 from __future__ import annotations
 
