@@ -99,16 +99,18 @@ class Fluxd:
         self.log = state.with_name(state.name + ".log")
         self.faults = Faults(state.with_name(state.name + ".faults"))
         self.clock = state.with_name(state.name + ".clock")
+        self.told: dict[str, str] = {}
         self.start()
 
-    def start(self, *options: str) -> None:
-        """Start it and wait until it serves."""
+    def start(self) -> None:
+        """Start it and wait until it serves; again, it listens where it did before."""
         command = [sys.executable, "-m", "flux.testing.fluxd", "--faults", str(self.faults.file)]
         command += ["--clock", str(self.clock), "--period", "0.3", "--serve-manager"]
         command += ["--state-dir", str(self.state), "--role", self.role]
+        listen = self.told["url"].rpartition("/")[2] if self.told else "127.0.0.1:0"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--listen", "127.0.0.1:0", *options],
+                [*command, "--listen", listen, "--node-listen", self.told.get("node", "127.0.0.1:0")],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -264,7 +266,7 @@ class Platform:
 
     def restart(self) -> None:
         """Start again whatever was killed, and speak to it."""
-        for daemon in dict.fromkeys([self.control, *self.nodes.values()]):
+        for daemon in dict.fromkeys([*self.nodes.values(), self.control]):
             if daemon.process.poll() is not None:
                 daemon.start()
         self.rest.close()
