@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from flux.control import activate, settle, suspend, transitions
 from flux.control.calls import Calls
 from flux.control.context import Control, Deadline
@@ -20,12 +22,25 @@ _STEPS: Mapping[ControlState, Step] = {
 }
 
 
-def advance(context: Control, row: SandboxRow, deadline: Deadline) -> Calls[bool]:
-    """Drive a row until it rests or the time is over; ``False`` if somebody in this process does so already."""
+class Advanced(msgspec.Struct, frozen=True):
+    """What came of it. ``row``: as it is afterwards, ``None`` if it is gone, or was somebody else's to drive."""
+
+    driven: bool
+    row: SandboxRow | None = None
+
+
+NOT_DRIVEN = Advanced(False)
+
+
+def advance(context: Control, row: SandboxRow, deadline: Deadline, *, fresh: bool = False) -> Calls[Advanced]:
+    """Drive a row until it rests or the time is over, unless somebody in this process does so already.
+
+    ``fresh``: the caller has just written the row; otherwise it is read again first.
+    """
     if not context.flights.take(row.id):
-        return False
+        return NOT_DRIVEN
     try:
-        current = context.row(row.id)
+        current = row if fresh else context.row(row.id)
         while current is not None and transitions.is_moving(current.state) and not deadline.is_over:
             transitions.take(context, current)
             yield from _STEPS[current.state](context, current, deadline)
@@ -33,4 +48,4 @@ def advance(context: Control, row: SandboxRow, deadline: Deadline) -> Calls[bool
     finally:
         context.flights.release(row.id)
         context.changed(row.id)
-    return True
+    return Advanced(True, current)

@@ -60,7 +60,7 @@ def paused(context: Control, sandbox_id: str) -> Calls[SandboxRow]:
             joined, generation = row.wake_id, row.generation
         if deadline.is_over:
             raise _unknown(row, context.settings.pause_timeout_seconds)
-        if not (watch.may_drive(row) and (yield from advance(context, row, deadline))):
+        if not (watch.may_drive(row) and (yield from advance(context, row, deadline)).driven):
             yield Nap(min(context.settings.nap_seconds, deadline.left_seconds), row.id)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from flux.control import choose, timeouts, transitions
 from flux.control.calls import Calls, Nap
-from flux.control.context import Control, Deadline, status
-from flux.control.moves import advance
+from flux.control.context import GONE, Control, Deadline, status
+from flux.control.moves import NOT_DRIVEN, advance
 from flux.control.watch import Watch
 from flux.core.access import Actor
 from flux.core.control import SandboxStatus
@@ -24,14 +24,20 @@ def connect(context: Control, actor: Actor, reference: str, timeout_seconds: int
     deadline = Deadline(context.clock, context.settings.wake_timeout_seconds)
     if row.state is ControlState.RUNNING:
         return status(timeouts.at_least(context, row, timeout_seconds), already_running=True)
-    row = yield from woken(context, row.id, deadline, timeout_seconds)
+    row = yield from woken(context, row.id, deadline, timeout_seconds, seen=row)
     return status(timeouts.at_least(context, row, timeout_seconds))
 
 
 def woken(
-    context: Control, sandbox_id: str, deadline: Deadline, timeout_seconds: int | None = None
+    context: Control,
+    sandbox_id: str,
+    deadline: Deadline,
+    timeout_seconds: int | None = None,
+    seen: SandboxRow | None = None,
 ) -> Calls[SandboxRow]:
     """Bring a sandbox to run, by joining the wake that is under way or by starting one.
+
+    ``seen``: its row, if it was just read.
 
     Raises:
         FluxError: what ended the wake; ``unavailable`` at the deadline; ``not_found`` if it is deleted meanwhile.
@@ -39,22 +45,27 @@ def woken(
     watch = Watch(context)
     joined: str | None = None
     while True:
-        row = context.living(sandbox_id)
+        row = context.living(sandbox_id) if seen is None or seen.state in GONE else seen
+        seen, begun = None, None
         if row.state is ControlState.RUNNING:
             return row
         if row.state is ControlState.PAUSED:
             if joined is not None and joined == row.wake_id and row.failure is not None:
                 raise transitions.decoded(row.failure)
             begun = begin(context, row, timeout_seconds)
-            if begun is not None:
-                joined = begun.wake_id
-                yield Point.WAKE_MINTED
-            continue
+            if begun is None:
+                continue
+            row = begun
+            yield Point.WAKE_MINTED
         if row.state is not ControlState.PAUSING:
             joined = row.wake_id
         if deadline.is_over:
             raise too_late(row, context.settings.wake_timeout_seconds)
-        if not (watch.may_drive(row) and (yield from advance(context, row, deadline))):
+        advanced = NOT_DRIVEN
+        if watch.may_drive(row):
+            advanced = yield from advance(context, row, deadline, fresh=begun is not None)
+        seen = advanced.row
+        if not advanced.driven:
             yield Nap(min(context.settings.nap_seconds, deadline.left_seconds), row.id)
 
 
