@@ -50,7 +50,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         steps = "\n".join(f"  {number:3} {name}" for number, name in enumerate(self.schedule, 1))
         return (
             f"{self.invariant} does not hold in the scenario {self.scenario}: {self.message}\n{steps}\n"
-            f"replay it with: python -m flux.testing.explorer {self.scenario} <file with these lines>"
+            f"replay it with: python -m flux.testing.explorer replay {self.scenario} FILE, with these lines in FILE"
         )
 
 
