@@ -184,6 +184,7 @@ def test_the_store_is_away_during_a_pause(remote: Platform, bucket: Bucket, mood
     remote.rest.delete(paused["id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mood", [Mood.DOWN, Mood.REFUSING])
 def test_the_store_is_away_when_only_it_has_the_artifact(remote: Platform, bucket: Bucket, mood: Mood) -> None:
     paused = evicted(remote)

@@ -133,7 +133,7 @@ def partial(state: Path) -> list[Path]:
     return [path for folder in ("layers", "artifacts") for path in (state / folder).glob(".*.new")]
 
 
-@pytest.fixture(scope="module", params=["all", "split"])
+@pytest.fixture(scope="module", params=["all", pytest.param("split", marks=pytest.mark.slow)])
 def lived(request: pytest.FixtureRequest, disk: Path) -> Iterator[Lived]:
     with platform(disk / f"kills-{request.param}", split=request.param == "split") as flux:
         made = Lived(flux)

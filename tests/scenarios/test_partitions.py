@@ -14,7 +14,7 @@ from tests.cases.kit import Refused, Reply
 from tests.scenarios.daemons import Fluxd, Platform, platform, until
 from tests.scenarios.inside import NodeStore, groups, processes, published
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 FILE, BEFORE = "/home/user/file", b"before\n"
 #: Short enough that a test can wait for it to be over, in seconds.
@@ -123,9 +123,10 @@ def test_a_running_sandbox_is_not_moved_while_its_node_is_away(flux: Platform, a
     flux.rest.pause(sandbox, durable=True)
     flux.rest.resume(sandbox)
     with away(flux.nodes[here]):
-        with pytest.raises(Refused) as refused:
-            flux.rest.run(sandbox, "true")
-        assert refused.value.code in AWAY
+        if away is dead:  # one that is only silent is waited for, as a long command is
+            with pytest.raises(Refused) as refused:
+                flux.rest.run(sandbox, "true")
+            assert refused.value.code in AWAY
         assert store(flux, there).row(sandbox) is None
     until(lambda: flux.rest.get(sandbox)["state"] in ("running", "paused"), "it is at rest")
     works(flux, until(lambda: resumed(flux, sandbox), "the node is back"), here)
