@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 from benches import measure
-from benches.fleet import Fleet, fleet
-from flux.core.sandbox import Sandbox
-from flux.testing.executions import FakeExecutions
+from benches.fleet import Fleet, SlowExecutions, fleet
 
 ROUNDS = 21
 LIMIT = 1.5
-#: What starting an execution takes, of any kind that there is: the failure comes before it.
+#: What starting an execution takes: the failure comes before it.
 START_SECONDS = 0.1
-
-
-class SlowExecutions(FakeExecutions):
-    """Executions whose start takes as long as a real one."""
-
-    def start(self, sandbox: Sandbox, generation: int) -> None:
-        """Start the prepared execution."""
-        threading.Event().wait(START_SECONDS)
-        super().start(sandbox, generation)
 
 
 def failing(one: Fleet, sandbox: str) -> None:
@@ -33,7 +20,7 @@ def failing(one: Fleet, sandbox: str) -> None:
 def run() -> list[measure.Row]:
     """Return the ratio of the two."""
     with measure.folder() as place, fleet(place / "fleet") as one:
-        one.manager.node.executions = SlowExecutions(one.machine)
+        one.manager.node.executions = SlowExecutions(one.machine, START_SECONDS)
         sandbox = one.create()
         normal, twice = [], []
         for _ in range(ROUNDS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from flux.control.calls import Calls, Describe, Nap, NodeRequest, Send
@@ -13,6 +14,9 @@ from flux.failpoints import Point, reach
 from flux.ports.node import Node
 
 T = TypeVar("T")
+
+#: Threads that wait for a call to make; a busy moment's are let go.
+_IDLE_MAX = 16
 
 
 class Nodes(Protocol):
@@ -69,6 +73,7 @@ class Driver:
         self._nodes = nodes
         self._changes = changes
         self._threads = threads
+        self._callers = _Callers()
 
     def run(self, calls: Calls[T]) -> T:
         """Drive an operation; what an armed test raises is raised at the point."""
@@ -92,7 +97,9 @@ class Driver:
             return self._changes.wait(step.watching, step.seconds)
         if step.timeout_seconds is None or not self._threads:
             return self._ask(step)
-        return _within(lambda: self._ask(step), step)
+        call = _Call(lambda: self._ask(step))
+        self._callers.start(call)
+        return call.answer(step)
 
     def _ask(self, send: Send) -> Any:
         request = send.request
@@ -113,25 +120,57 @@ _METHODS: Mapping[type[NodeRequest], Callable[[Node], Callable[[Any], Any]]] = {
 }
 
 
-def _within(ask: Callable[[], Any], send: Send) -> Any:
-    """Call in a thread; when the time is over its answer is nobody's any more, and asking again finds it out."""
-    done = threading.Event()
-    answer: list[Any] = []
-    failure: list[BaseException] = []
+class _Call:
+    """One question to a node, asked in another thread."""
 
-    def call() -> None:
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self._ask = ask
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self._answer: Any = None
+        self._failure: BaseException | None = None
+
+    def make(self) -> None:
+        """Ask, and keep the answer."""
         try:
-            answer.append(ask())
+            self._answer = self._ask()
         except BaseException as error:
-            failure.append(error)
-        done.set()
+            self._failure = error
+        self._ended.release()
 
-    threading.Thread(target=call, name=f"call {send.node}", daemon=True).start()
-    if not done.wait(send.timeout_seconds):
-        raise FluxError(
-            Code.UNKNOWN_OUTCOME,
-            f"cannot tell what node {send.node} did: it did not answer within {send.timeout_seconds:g} s; ask again",
-        )
-    if failure:
-        raise failure[0]
-    return answer[0]
+    def answer(self, send: Send) -> Any:
+        """Return the answer, or raise; when the time is over it is nobody's any more, and asking again finds it out."""
+        if not self._ended.acquire(timeout=send.timeout_seconds or 0.0):
+            raise FluxError(
+                Code.UNKNOWN_OUTCOME,
+                f"cannot tell what node {send.node} did: no answer within {send.timeout_seconds:g} s; ask again",
+            )
+        if self._failure is not None:
+            raise self._failure
+        return self._answer
+
+
+class _Callers:
+    """Threads that make calls, kept for the next one; as many as there are calls that have not ended."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[_Call] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+
+    def start(self, call: _Call) -> None:
+        """Have a call made."""
+        with self._lock:
+            spawn = self._idle == 0
+            self._idle -= not spawn
+        self._calls.put(call)
+        if spawn:
+            threading.Thread(target=self._serve, name="node call", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            self._calls.get().make()
+            with self._lock:
+                if self._idle >= _IDLE_MAX:
+                    return
+                self._idle += 1
