@@ -93,9 +93,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``nodes``, ``registry``: as they were after the last step. ``rolled_back``: generations that a node claimed and
     undid. ``committed``: generations that a node made running. ``started``: the highest generation of a sandbox that
-    was ever started. ``written``: the lines that a generation acknowledged. ``kept``: what is current. ``destroyed``: the
-    node said so. ``killed``: the registry says so. ``classes``: how a node last answered an attempt for good.
-    ``writers``: the tasks that changed something; ``admitted``: those that moved a row.
+    was ever started. ``written``: the lines that a generation acknowledged. ``kept``: what is current.
+    ``destroyed``: the node said so. ``killed``: the registry says so. ``classes``: how a node last answered an attempt
+    for good. ``writers``: the tasks that changed something; ``admitted``: those that moved a row.
     """
 
     nodes: Mapping[str, NodeView] = {}

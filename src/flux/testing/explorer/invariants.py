@@ -155,7 +155,8 @@ def _rolled_back_answer(moment: Moment, before: NodeView, request: TearDown) -> 
         or moment.before.node(moment.party or "").fence(request.sandbox_id).claimed != generation
     ):
         return None
-    if torn_down.outcome is not Teardown.ROLLED_BACK:
+    # what was decided while the activation was still under way may be told after its rollback: ask again
+    if torn_down.outcome not in (Teardown.ROLLED_BACK, Teardown.PENDING):
         return f"generation {generation} was rolled back last, and its teardown says {torn_down.outcome.value}"
     return None
 
