@@ -69,9 +69,9 @@ class Lived:
         """Kill the daemon, whatever the call has come to, and start it again."""
         for daemon in dict.fromkeys([self.flux.control, *self.flux.nodes.values()]):
             daemon.kill()
+            daemon.faults.clear()
         with suppress(httpx.HTTPError, Refused):
             call.result(timeout=60)
-        self.flux.control.faults.clear()
         self.flux.restart()
 
     def is_consistent(self) -> None:
@@ -156,8 +156,6 @@ def test_killed_at_a_step(lived: Lived, point: str) -> None:
     call = lived.move()
     assert daemon.ended() == -9
     lived.die(call)
-    for one in (flux.control, flux.node):
-        one.faults.clear()
     lived.is_consistent()
 
 
