@@ -11,15 +11,12 @@ import pytest
 
 from flux.control import answers, ask, transitions
 from flux.control.answers import Answer
-from flux.control.calls import Send
 from flux.core import fence
-from flux.core.node import Activate, TearDown
-from flux.core.route import Execution
+from flux.core.node import Activate
 from flux.engine.node import activate
 from flux.engine.node.node import Node
 from flux.store import artifact_rows, fences, sandboxes
 from flux.testing.explorer import invariants
-from flux.testing.explorer.facts import registry_view
 from flux.testing.explorer.machine import ModelExecutions
 from flux.testing.explorer.scenarios import (
     COLLECT,
@@ -28,31 +25,19 @@ from flux.testing.explorer.scenarios import (
     EVICT,
     KILL,
     PAUSE,
+    POD_DELETED,
     SCENARIOS,
     SWEEP,
     UPLOAD,
     Scenario,
-    control,
     named,
 )
 from flux.testing.explorer.search import Budget, Exhaustive, Found, Report, every_walk, replay
-from flux.testing.explorer.world import Begin, Rules, World
+from flux.testing.explorer.world import Rules, World
 
 #: What the quick run looks at: so many states of each, with one fault anywhere.
-QUICK = ("wake", "pause", "evict", "kill", "two-nodes")
+QUICK = ("wake", "pause", "evict", "kill", "pod-deleted", "two-nodes")
 QUICK_STATES = 1500
-
-
-def _pod_deleted(world: World) -> Generator[Any, Any, None]:
-    """Tell the node that the pod of the current generation is gone, as a platform does at any time."""
-    party = control(world)
-    (known,) = registry_view(party.connection).values()
-    store = world.parties[str(known.node)].store_id  # type: ignore[attr-defined]
-    execution = Execution(generation=known.generation, pod_uid=str(known.pod_uid))
-    yield Send(str(known.node), TearDown(sandbox_id=known.sandbox_id, node_store_id=store, execution=execution))
-
-
-POD_DELETED = Begin(name="pod deleted", party="control", make=_pod_deleted)
 
 
 def _broken(

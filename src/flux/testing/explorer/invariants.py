@@ -91,7 +91,7 @@ def i2_generations_never_go_down(moment: Moment) -> str | None:
                 return f"the fence of {fence.sandbox_id} on {name} went from {fence} to {held}"
     for event in moment.of("started"):
         highest = moment.before.started.get(event.sandbox_id, 0)
-        if event.generation < highest:
+        if event.generation <= highest:  # each starts once, whatever became of it
             return f"generation {event.generation} of {event.sandbox_id} started after {highest}"
     return None
 

@@ -92,10 +92,13 @@ class Observer:
     def _answered(self, task: Task, call: Call, answer: Entry) -> None:
         if isinstance(answer.value, Destroyed):
             self._replace(destroyed=self.facts.destroyed | {(task.party, call.request.sandbox_id)})
-        attempt = getattr(getattr(call.request, "route", None), "attempt_id", None)
+        route = getattr(call.request, "route", None)
         ended = invariants.class_of(answer)
-        if attempt is not None and ended is not None:
-            self._replace(classes={**self.facts.classes, (task.party, attempt): ended})
+        # of one that ran and is over, the answer that it runs may still be on its way
+        if route is None or (task.party, call.request.sandbox_id, route.generation) in self.facts.committed:
+            return
+        if ended is not None:
+            self._replace(classes={**self.facts.classes, (task.party, route.attempt_id): ended})
 
     def _replace(self, **changes: Any) -> None:
         self.facts = msgspec.structs.replace(self.facts, **changes)

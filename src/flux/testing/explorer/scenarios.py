@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import msgspec
 
+from flux.control.calls import Send
 from flux.control.context import ControlSettings
+from flux.core.node import TearDown
+from flux.core.route import Execution
 from flux.engine.node.node import NodeSettings
 from flux.testing.clock import FakeClock
 from flux.testing.explorer import invariants, node
 from flux.testing.explorer.control import ControlParty
+from flux.testing.explorer.facts import registry_view
 from flux.testing.explorer.invariants import Invariant
 from flux.testing.explorer.machine import FRAGILE, Store
 from flux.testing.explorer.node import STEADY, NodeParty
@@ -95,6 +99,16 @@ def own(name: str, party: str, make: Callable[[NodeParty], Operation], *, settle
     return Begin(name=name, party=party, make=lambda world: make(node_of(world, party)), settled=settled)
 
 
+def _pod_deleted(world: World) -> Generator[Any, Any, None]:
+    """Tell the node that the pod of the current generation is gone, as a platform does at any time."""
+    party = control(world)
+    (known,) = registry_view(party.connection).values()
+    store = node_of(world, str(known.node)).store_id
+    execution = Execution(generation=known.generation, pod_uid=str(known.pod_uid))
+    yield Send(str(known.node), TearDown(sandbox_id=known.sandbox_id, node_store_id=store, execution=execution))
+
+
+POD_DELETED = Begin(name="pod deleted", party="control", make=_pod_deleted)
 CREATE = user("create", lambda party: party.create(BOX), settled=True)
 PAUSE = user("pause", lambda party: party.pause(BOX), settled=True)
 CONNECT = user("connect", lambda party: party.connect(BOX), settled=True)
@@ -123,6 +137,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(name="upload-evict", before=_SAVED, begins=(UPLOAD, EVICT, COLLECT, CONNECT), rules=_ALL, uploads=True),
     Scenario(name="kill", before=_SAVED, begins=(CONNECT, KILL), rules=_ALL),
     Scenario(name="pause-snapshot-kill", before=(*_SAVED, CONNECT), begins=(PAUSE, SNAPSHOT, KILL), rules=_ALL),
+    Scenario(name="pod-deleted", before=_SAVED, begins=(CONNECT, POD_DELETED, CONNECT_TOO), rules=_ALL),
     Scenario(
         name="inventory", before=_SAVED, begins=(CONNECT, user("sweep too", lambda party: party.sweep())), rules=_ALL
     ),
