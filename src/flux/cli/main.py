@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flux.cli.commands import LazyGroup, pass_invocation
-from flux.cli.errors import INTERRUPTED, SIGNAL_BASE, report
+from flux.cli.errors import EXIT_CODES, INTERRUPTED, SIGNAL_BASE, report
 from flux.cli.invocation import Invocation, Opener, drop_output
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
@@ -129,6 +129,9 @@ def _invoke(arguments: Sequence[str], invocation: Invocation) -> int:
             result = root.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_CODES[Code.INVALID]
     return result if isinstance(result, int) else 0
 
 

@@ -76,7 +76,12 @@ def add(invocation: Invocation, name: str, address: str, token_file: str, ca_fil
 @pass_invocation
 def forget(invocation: Invocation, name: str, yes: bool) -> None:
     """Declare everything on a node lost. Only for one that really is: what was not uploaded from it is gone."""
-    if not yes and not invocation.json:
+    if not yes:
+        if invocation.json:
+            raise FluxError(
+                Code.INVALID,
+                f"cannot forget the node {printable(name)} unasked: what was not uploaded from it is gone; add --yes",
+            )
         click.confirm(f"Declare everything on the node {name} lost?", abort=True, err=True)
     reply = invocation.call("node.forget", node=name)
     invocation.emit(reply, lambda console, item: console.print(f"Forgot the node {printable(item['name'])}."))

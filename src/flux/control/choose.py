@@ -38,7 +38,7 @@ def _nowhere(row: SandboxRow, wanted: Wanted, known: list[NodeStatus]) -> FluxEr
     if wanted.confined_to is None:
         return FluxError(
             Code.UNAVAILABLE,
-            f"cannot wake sandbox {row.id}: no node can run the kind {wanted.kind}; add one",
+            f"cannot wake sandbox {row.id}: no node can run the kind {wanted.kind}; add one: fluxctl node add",
             {"reason": "NoNode", "kind": wanted.kind},
         )
     name = next((node.name for node in known if node.node_store_id == wanted.confined_to), row.node or "?")

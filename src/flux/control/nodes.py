@@ -31,7 +31,19 @@ def add(context: Control, name: str, address: str) -> Calls[NodeStatus]:
             f"cannot name a node {printable(name)[:80]!r}: it has 1 to 63 letters, digits, dots, dashes or underscores",
             {"field": "name"},
         )
-    described = yield Send(name, Describe(address=address), context.settings.inventory_timeout_seconds)
+    try:
+        described = yield Send(name, Describe(address=address), context.settings.inventory_timeout_seconds)
+    except FluxError as error:
+        # To ask a node who it is changes nothing, so there is no outcome to be unsure of.
+        if error.code is not Code.UNKNOWN_OUTCOME:
+            raise
+        why = error.message.partition(f"{printable(address)}: ")[2].partition("; the control plane asks")[0]
+        raise FluxError(
+            Code.UNAVAILABLE,
+            f"cannot add the node {name!r}: {why or 'it did not say who it is'}; check that {printable(address)} is "
+            "its [node] listen, and that the token file is a copy of its node.token",
+            {"reason": "NodeUnknown"},
+        ) from error
     assert isinstance(described, Described)
     with context.registry.transaction() as tx:
         _free(tx, name, described.node_store_id)

@@ -69,7 +69,9 @@ class NodeServer:
             return int(self._server.add_secure_port(address, grpc.ssl_server_credentials([(key, chain)])))
         except RuntimeError as error:
             raise FluxError(
-                Code.UNAVAILABLE, f"cannot listen on {address} for the control plane: the address is taken or not ours"
+                Code.UNAVAILABLE,
+                f"cannot listen on {address} for the control plane: the address is taken or not ours; "
+                "choose another by [node] listen",
             ) from error
 
     def start(self) -> None:

@@ -72,7 +72,7 @@ def build_node(
     ]
     found += [_Whole("/metrics", Resource({"GET": _Metrics(None, threads, metrics)}))]
     found += [WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(gate, threads))]
-    return Guard(Router(found, redirect_slashes=False, default=_nowhere), observer, any_host=any_host)
+    return Guard(Router(found, redirect_slashes=False, default=_not_here), observer, any_host=any_host)
 
 
 def routes(gate: Gate, metrics: Callable[[], bytes], *, exec_output_bytes: int) -> list[BaseRoute]:
@@ -162,6 +162,10 @@ class Resource:
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     raise FluxError(Code.NOT_FOUND, "cannot find that route: /openapi.json lists all there are")
+
+
+async def _not_here(scope: Scope, receive: Receive, send: Send) -> None:
+    raise FluxError(Code.NOT_FOUND, "cannot find that route: this is a node; ask its control plane")
 
 
 async def _front(request: Request) -> Response:

@@ -23,7 +23,8 @@ def table(console: Console, titles: Sequence[str], rows: Iterable[Sequence[Cell]
     """Print rows under titles, or a sentence when there are none."""
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for title in titles:
-        grid.add_column(title, overflow="fold")
+        # An id that is broken over lines cannot be copied.
+        grid.add_column(title, overflow="fold", no_wrap=title == "ID")
     count = 0
     for row in rows:
         grid.add_row(*row)
@@ -61,7 +62,7 @@ def sandbox(console: Console, item: Reply, now: float) -> None:
         ("sandbox", item["id"]),
         ("name", printable(item["name"] or "-")),
         ("kind", item["kind"]),
-        ("state", "paused, as its execution ended by itself" if item["stopped"] else item["state"]),
+        ("state", "paused; its last execution ended unsaved" if item["stopped"] else item["state"]),
         (
             "runs on" if item["state"] == "running" else "ran on",
             f"{item['node'] or '-'}, generation {item['generation']}",
