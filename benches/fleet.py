@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,19 +83,6 @@ class Fleet:
     def connect(self, sandbox: str) -> None:
         """Wake a sandbox."""
         self.plane.resume(ADMIN, sandbox)
-
-
-class SlowExecutions(FakeExecutions):
-    """Executions whose start takes some time, in which the processor is free, as it does outside this process."""
-
-    def __init__(self, machine: FakeMachine, seconds: float) -> None:
-        super().__init__(machine)
-        self._seconds = seconds
-
-    def start(self, sandbox: Sandbox, generation: int) -> None:
-        """Start the prepared execution."""
-        threading.Event().wait(self._seconds)
-        super().start(sandbox, generation)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flux.control import answers, wake
+from flux.control import answers, sweep, wake
 from flux.control.answers import Answer
 from flux.core.errors import Code, FluxError
 from flux.core.fence import FINAL, STATUS, Ended, EndedAs, Reason
@@ -294,6 +294,26 @@ def test_what_was_never_sent_is_tried_elsewhere_at_once(worlds: Worlds) -> None:
     assert (woken.node, woken.generation, woken.woke_from) == (other, 3, "artifact")
     assert world.places[other].machine.files(sandbox) == {"f": "kept"}
     assert world.clock.boot_ns() - before < 10**9
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_start_waits_for_no_wake_on_another_node(worlds: Worlds, elsewhere: bool) -> None:
+    """What a crash left is driven on at once where the node is this process, and else by the first sweeps."""
+    world = worlds("n1", "n2")
+    sandbox, home, other = durable_on(world)
+    dead = world.process()
+    abandoned = wake.connect(dead, ADMIN, sandbox)
+    while next(abandoned) is not Point.WAKE_MINTED:
+        pass
+    control = world.process()
+    control.local = other if elsewhere else home
+    world.carriers[home] = down if elsewhere else (lambda _, ask: ask())
+    before = world.clock.boot_ns()
+    world.run(sweep.recover(control))
+    assert world.clock.boot_ns() - before < 10**9
+    assert (world.row(sandbox).state is ControlState.RUNNING) is not elsewhere
+    world.carriers.clear()
+    assert world.connect(sandbox).state is ControlState.RUNNING
 
 
 def test_what_may_have_been_sent_is_waited_for(worlds: Worlds) -> None:

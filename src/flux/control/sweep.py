@@ -38,7 +38,7 @@ def recover(context: Control, adopt: Iterable[Adoption] = ()) -> Calls[Reconcile
     """Put right what a crash left behind; with a registry of its own, there is nobody else who could be at it."""
     local = yield from nodes.register_local(context)
     adopted = [] if local is None else _adopted(context, local, adopt)
-    finished = yield from _unfinished(context, at_once=context.registry.exclusive)
+    finished = yield from _unfinished(context, at_once=context.registry.exclusive, starting=True)
     unreachable: list[str] = []
     lost: list[str] = []
     if local is not None and _is_used(context, local):
@@ -71,7 +71,7 @@ def _time_outs(context: Control) -> Calls[tuple[list[str], list[str]]]:
     return done, problems
 
 
-def _unfinished(context: Control, *, at_once: bool) -> Calls[list[str]]:
+def _unfinished(context: Control, *, at_once: bool, starting: bool = False) -> Calls[list[str]]:
     """Go on with kills, wakes, settlings and pauses that nobody is driving any more."""
     with context.registry.reading() as tx:
         killing = sandboxes.in_states(tx, ControlState.KILLING)
@@ -82,6 +82,8 @@ def _unfinished(context: Control, *, at_once: bool) -> Calls[list[str]]:
         if done:
             finished.append(row.id)
     for row in moving:
+        if starting and row.node != context.local:
+            continue  # it may take its time to answer, for which nobody who starts a daemon is to wait
         if not at_once and not context.abandoned.is_one(context, row):
             continue
         yield from advance(context, row, Deadline(context.clock, context.settings.wake_timeout_seconds))
