@@ -163,6 +163,16 @@ def test_a_durable_pause_waits_for_the_upload(world: World) -> None:
     assert paused.artifact.id in world.remote.saved
 
 
+def test_without_an_object_store_no_pause_is_durable_and_nothing_is_paused(world: World) -> None:
+    sandbox = awake(world)
+    world.control = world.process(uploads=False)
+    with pytest.raises(FluxError) as refused:
+        world.pause(sandbox, durable=True)
+    assert refused.value.code is Code.NOT_APPLICABLE
+    assert world.row(sandbox).state is ControlState.RUNNING
+    assert world.pause(sandbox).state is ControlState.PAUSED
+
+
 def test_a_durable_pause_that_cannot_be_uploaded_says_why_and_is_paused(world: World) -> None:
     sandbox = awake(world)
     world.remote.down = FluxError(Code.UNAVAILABLE, "cannot reach the object store: it is down")

@@ -34,13 +34,16 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``wake_generations``: how many generations one wake may spend on refusals. ``takeover_seconds``: after so long
     without a change, what another process was driving is driven on here too, which is always safe. ``nap_seconds``:
-    between two looks at a row, or two questions to a busy node.
+    between two looks at a row, or two questions to a busy node. ``durable_patience_seconds``: how long a durable pause
+    waits while uploads fail. ``uploads``: there is an object store.
     """
 
     wake_timeout_seconds: float = 45.0
     wake_generations: int = 3
     pause_timeout_seconds: float = 120.0
     durable_timeout_seconds: float = 600.0
+    durable_patience_seconds: float = 30.0
+    uploads: bool = True
     kill_timeout_seconds: float = 20.0
     inventory_timeout_seconds: float = 20.0
     takeover_seconds: float = 5.0

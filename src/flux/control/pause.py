@@ -28,6 +28,11 @@ def pause(context: Control, actor: Actor, reference: str, *, durable: bool = Fal
             f"cannot pause sandbox {row.id} durably: its files are in a directory of the host, of which nothing is "
             "uploaded; pause it without that",
         )
+    if durable and not context.settings.uploads:
+        raise FluxError(
+            Code.NOT_APPLICABLE,
+            f"cannot pause sandbox {row.id} durably: there is no object store; set [objects] url, or leave durable out",
+        )
     if row.state is not ControlState.PAUSED:
         row = yield from paused(context, row.id)
     if durable:
@@ -75,8 +80,9 @@ def begin(context: Control, seen: SandboxRow) -> SandboxRow | None:
 
 
 def _durable(context: Control, row: SandboxRow) -> Calls[SandboxRow]:
-    """Wait until the object store has the artifact; the sandbox is paused all the same."""
+    """Wait until the object store has the artifact; not for long if the tries fail. It is paused all the same."""
     deadline = Deadline(context.clock, context.settings.durable_timeout_seconds)
+    patience = Deadline(context.clock, context.settings.durable_patience_seconds)
     while not row.artifact_durable and row.artifact_id is not None:
         if context.upload is not None:
             context.upload()
@@ -84,7 +90,7 @@ def _durable(context: Control, row: SandboxRow) -> Calls[SandboxRow]:
         row = context.living(row.id)
         if row.artifact_durable or row.artifact_id is None:
             break
-        if deadline.is_over:
+        if deadline.is_over or (held is not None and patience.is_over):
             why = f"the last try failed: {held}" if held else "the upload has not ended"
             raise FluxError(
                 Code.UNAVAILABLE,
