@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from flux.control.collect import collect
 from flux.core.control import Collected
+from flux.core.errors import Code, FluxError
 from flux.core.node import ArtifactReference
 from flux.engine.artifacts.inspect import inspect
 from flux.failpoints import run
@@ -49,13 +50,23 @@ class RemoteArtifacts:
     def collect(self, needed: Callable[[], set[str]]) -> Collected:
         """Remove what neither the registry nor any node needs; ``needed`` is asked when it counts (§6)."""
         if self._store is None:
-            return Collected()
+            raise FluxError(
+                Code.NOT_APPLICABLE, "cannot collect: there is no object store; set [objects] url in the configuration"
+            )
         return run(collect(self._store, lambda: needed() | self._held(), self._clock, self._grace_seconds))
 
     def _held(self) -> set[str]:
         held: set[str] = set()
         for node in self._nodes():
-            listed = node.list()
+            try:
+                listed = node.list()
+            except FluxError as error:
+                raise FluxError(
+                    error.code,
+                    f"cannot collect while a node does not say what it needs: {error.message}; bring it back, or "
+                    "forget it if it is lost: fluxctl node forget",
+                    error.details,
+                ) from error
             held.update(report.id for report in listed.artifacts)
             held.update(row.artifact.id for row in listed.rows if row.artifact is not None)
         return held
