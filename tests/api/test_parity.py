@@ -24,6 +24,7 @@ from flux.app import config
 from flux.app.addresses import Address, bind_tcp, bind_unix
 from flux.app.compose import compose
 from flux.app.open import local_actor
+from flux.app.work import Workers
 from flux.core.errors import FluxError
 from flux.core.requests import (
     AddNode,
@@ -98,6 +99,8 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     token = "the administrator's"
     runtime = compose(config.load(state_directory=str(place)), persistent=True, admin_token=token)
     runtime.recover()
+    workers = Workers(runtime.tasks(inventory_seconds=60))  # who uploads, for a pause that waits for it
+    workers.start()
     tcp, unix = bind_tcp(Address("127.0.0.1", 0)), bind_unix(str(place / "socket"))
     serving = threading.Event()
 
@@ -115,6 +118,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     }
     service.stop()
     thread.join(30)
+    workers.stop()
     runtime.close()
 
 
@@ -198,12 +202,14 @@ class Scenario:
         self.call("sandbox.pause", Pause(durable=True), sandbox=sandbox)
         self.call("sandbox.resume", Resume(timeout_seconds=60), sandbox=sandbox)
         saved = self.call("sandbox.snapshot", TakeSnapshot(name=f"{self.key_name}-s"), sandbox=sandbox)
-        self.call("sandbox.fork", Fork(count=2), sandbox=sandbox)
+        forked = self.call("sandbox.fork", Fork(count=2), sandbox=sandbox)
         self.call("artifact.list", query={"sandbox": sandbox})
         self.call("artifact.get", artifact=saved["id"])
         self.call("artifact.verify", artifact=saved["id"])
         self.call("artifact.delete", artifact=saved["id"])
         self.call("artifact.collect")
+        for made in (sandbox, *(copy["id"] for copy in forked["items"])):  # the next scenario begins with none
+            self.client.call("sandbox.delete", sandbox=made)
 
     def nodes(self) -> None:
         """Register another node and give it up again."""

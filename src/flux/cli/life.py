@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SOURCES = {
     "running": "It was running.",
-    "artifact": "It goes on where it was paused.",
+    "artifact": "Its files are as they were when it was paused; its processes ended then.",
     "last_artifact_after_stop": "Its last execution had ended without being saved: it goes on from the last pause.",
     "cold": "It began anew: nothing was ever saved of it.",
 }
