@@ -21,6 +21,7 @@ from flux.api.node.statuses import status_of
 from flux.core.errors import Code, FluxError
 from flux.core.fence import EndedAs, Teardown
 from flux.core.node import Activate, ArtifactReference, Evict, TearDown, TornDown
+from flux.core.receipts import DeleteReceipt
 from flux.core.route import Execution, Route
 from tests.cases.kit import Reply
 from tests.scenarios.daemons import Platform, until
@@ -96,10 +97,16 @@ class Story:
 
     def evict(self) -> None:
         """Let the sandbox leave the node's disk: only the object store has it then."""
-        with self.platform.node.later(7200), contextlib.suppress(FluxError):  # the node may evict it by itself first
-            self.node.evict(Evict(sandbox_id=self.id, node_store_id=self.store.id, execution=self.first))
-        receipt = self.store.deletion(self.id)
-        assert receipt is not None and (receipt.reason, receipt.covers_generation) == ("evicted", 2)
+        request = Evict(sandbox_id=self.id, node_store_id=self.store.id, execution=self.first)
+
+        def evicted() -> DeleteReceipt | None:
+            with contextlib.suppress(FluxError):  # the node may be about to evict it by itself
+                self.node.evict(request)
+            return self.store.deletion(self.id)
+
+        with self.platform.node.later(7200):
+            receipt = until(evicted, "it is evicted")
+        assert (receipt.reason, receipt.covers_generation) == ("evicted", 2)
         assert self.store.row(self.id) is None
         until(
             lambda: not (self.store.state / "artifacts" / f"{self.original.id}.json").exists(), "no local copy is left"

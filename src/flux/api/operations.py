@@ -346,6 +346,7 @@ _TABLE = (
         call=calls.list_artifacts,
         query=queries.ArtifactsQuery,
         reply=views.ArtifactList,
+        errors=(Code.NOT_FOUND,),
     ),
     Operation(
         name="artifact.get",
