@@ -5,10 +5,16 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-_TRANSITION = "changeset."
+#: Names that begin so are counted under one name, by what follows.
+_FAMILIES = {
+    "changeset": ("flux_changesets", "Changesets by state they came into", "state"),
+    "fence": ("flux_fences", "Calls that a node refused, by reason", "reason"),
+    "upload": ("flux_uploads", "Tries at uploading an artifact", "outcome"),
+}
 _COUNTED = {
     "conflicts": "Applies that met a conflict",
     "staged_bytes": "Bytes staged in changesets",
+    "uploaded_bytes": "Bytes sent to the object store",
 }
 _GAUGED = {"live_sandboxes": "Sandboxes that run"}
 
@@ -22,7 +28,9 @@ class Metrics:
         self._seconds = Histogram(
             "flux_operation_seconds", "Latency of operations", ["operation"], buckets=_SECONDS, registry=registry
         )
-        self._states = Counter("flux_changesets", "Changesets by state they came into", ["state"], registry=registry)
+        self._families = {
+            family: Counter(name, text, [label], registry=registry) for family, (name, text, label) in _FAMILIES.items()
+        }
         self._events = Counter("flux_events", "What else happened", ["event"], registry=registry)
         self._counters = {name: Counter(f"flux_{name}", text, registry=registry) for name, text in _COUNTED.items()}
         self._gauges = {name: Gauge(f"flux_{name}", text, registry=registry) for name, text in _GAUGED.items()}
@@ -33,9 +41,10 @@ class Metrics:
         self._seconds.labels(name).observe(seconds)
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Count what happened; a name ``changeset.STATE`` is a changeset that came into that state."""
-        if name.startswith(_TRANSITION):
-            self._states.labels(name.removeprefix(_TRANSITION)).inc(amount)
+        """Count what happened; ``changeset.STATE``, ``fence.REASON`` and ``upload.OUTCOME`` by what follows the dot."""
+        family, _, label = name.partition(".")
+        if label and family in self._families:
+            self._families[family].labels(label).inc(amount)
         elif name in self._counters:
             self._counters[name].inc(amount)
         else:

@@ -13,7 +13,10 @@ class Observer(Protocol):
         ...
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Hear that something happened ``amount`` times: ``conflicts``, ``staged_bytes``, ``changeset.STATE``."""
+        """Hear that something happened ``amount`` times: ``conflicts``, ``staged_bytes``, ``changeset.STATE``.
+
+        A node counts ``fence.REASON``, ``upload.OUTCOME`` and ``uploaded_bytes``.
+        """
         ...
 
     def gauge(self, name: str, value: float) -> None:

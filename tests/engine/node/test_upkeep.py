@@ -130,3 +130,31 @@ def test_a_node_says_what_it_is(kit: Kit) -> None:
         kit.manager.store_id, ("fake",), 1, "http://node",
     )  # fmt: skip
     assert kit.must().is_execution(Execution(generation=1, pod_uid="p1"))
+
+
+class Counts:
+    """Hears what is counted."""
+
+    def __init__(self) -> None:
+        self.counted: dict[str, int] = {}
+
+    def operation(self, name: str, outcome: str, seconds: float) -> None:
+        """Forget it."""
+
+    def count(self, name: str, amount: int = 1) -> None:
+        self.counted[name] = self.counted.get(name, 0) + amount
+
+    def gauge(self, name: str, value: float) -> None:
+        """Forget it."""
+
+
+def test_refusals_and_uploads_are_counted(kit: Kit) -> None:
+    original = kit.rolled_back()
+    kit.manager.node.observer = counts = Counts()
+    for _ in range(2):
+        with failing("RolledBackAttempt", Code.FENCED):
+            kit.activate(2, original)
+    assert kit.manager.upload_once()
+    assert counts.counted["fence.RolledBackAttempt"] == 2
+    assert counts.counted["upload.done"] == 1
+    assert "uploaded_bytes" in counts.counted

@@ -42,6 +42,7 @@ def open_node(context: Context, objects: ObjectStore | None, settings: NodeSetti
             version=flux.__version__,
         ),
         disk=disk,
+        observer=context.observer,
         destroyed=lambda sandbox: delete.destroyed(context, sandbox),
     )
     return manager

@@ -50,6 +50,7 @@ from flux.failpoints import Point, Steps, run
 from flux.ports.artifacts import Artifacts
 from flux.ports.clock import Clock
 from flux.ports.executions import Executions
+from flux.ports.observer import Observer
 from flux.store.database import Database
 
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class NodeManager:
         settings: how to work.
         disk: tells how full the disk is.
         destroyed: puts an end to what others keep for a sandbox that is being destroyed; repeated after a failure.
+        observer: hears what ``Node`` counts.
     """
 
     def __init__(
@@ -84,8 +86,11 @@ class NodeManager:
         *,
         disk: Callable[[], Disk] = lambda: Disk(total=0, free=0),
         destroyed: Callable[[Sandbox], None] = lambda _: None,
+        observer: Observer | None = None,
     ) -> None:
-        self.node = Node(database, executions, artifacts, clock, settings, disk=disk, destroyed=destroyed)
+        self.node = Node(
+            database, executions, artifacts, clock, settings, disk=disk, destroyed=destroyed, observer=observer
+        )
 
     @property
     def store_id(self) -> str:

@@ -19,6 +19,7 @@ from flux.engine.node.desk import Desk
 from flux.ports.artifacts import Artifacts
 from flux.ports.clock import Clock
 from flux.ports.executions import Executions
+from flux.ports.observer import Observer, Unobserved
 from flux.store import artifact_rows, fences, node_identity, sandboxes
 from flux.store.database import Database, Moment, Transaction
 
@@ -66,6 +67,7 @@ class Node:
         destroyed: puts an end to what others keep for a sandbox that is being destroyed; repeated after a failure.
         chance: gives random bytes.
         desk: who works on what.
+        observer: hears of refusals by reason (``fence.REASON``), of uploads (``upload.OUTCOME``, ``uploaded_bytes``).
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Node:
         destroyed: Callable[[Sandbox], None] = lambda _: None,
         chance: Callable[[int], bytes] = os.urandom,
         desk: Desk | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.database = database
         self.executions = executions
@@ -89,6 +92,7 @@ class Node:
         self.disk = disk
         self.destroyed = destroyed
         self.desk = desk or Desk()
+        self.observer = observer or Unobserved()
         self._owner = chance(_ID_BYTES).hex()
         with database.transaction() as tx:
             self._identity = node_identity.adopt(tx, self._owner, _fresh(chance))
@@ -133,6 +137,7 @@ class Node:
         self, refusal: Refusal, sandbox_id: str, action: str, about: Route | Execution | None, fence: Fence
     ) -> FluxError:
         """Return the error that carries a refusal, signed by this store (§5)."""
+        self.observer.count(f"fence.{refusal.reason.value}")
         return refused(refusal, sandbox_id, action, node_store_id=self.store_id, route=about, fence=fence)
 
     def credential(self, sandbox_id: str, route: Route) -> str:

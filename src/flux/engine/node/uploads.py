@@ -66,6 +66,8 @@ def _finish(node: Node, reference: ArtifactReference, sent: int) -> None:
         upload_jobs.finish(tx, reference.id, sent)
         artifact_rows.set_state(tx, reference.id, "durable")
         sandboxes.set_backup(tx, reference.id)
+    node.observer.count("upload.done")
+    node.observer.count("uploaded_bytes", sent)
 
 
 def _put_off(node: Node, job: Job, error: Exception) -> None:
@@ -75,3 +77,4 @@ def _put_off(node: Node, job: Job, error: Exception) -> None:
     text = error.message if isinstance(error, FluxError) else printable(f"{type(error).__name__}: {error}")
     with node.writing() as tx:
         upload_jobs.put_off(tx, job.artifact_id, text[:_TEXT_MAX], node.moment(), delay)
+    node.observer.count("upload.failed")
