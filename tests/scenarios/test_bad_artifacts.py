@@ -189,8 +189,10 @@ def test_the_store_is_away_during_a_pause(remote: Platform, bucket: Bucket, mood
 def test_the_store_is_away_when_only_it_has_the_artifact(remote: Platform, bucket: Bucket, mood: Mood) -> None:
     paused = evicted(remote)
     bucket.mood(mood)
-    stays_paused(remote, paused, "unavailable")
-    bucket.mood(Mood.OPEN)
+    try:
+        stays_paused(remote, paused, "unavailable")
+    finally:
+        bucket.mood(Mood.OPEN)
     goes_on(remote, paused)
     assert remote.rest.read(paused["id"], FILE) == BEFORE
     remote.rest.delete(paused["id"])

@@ -18,6 +18,8 @@ from flux.store.registry.sandboxes import SandboxRow
 _CANDIDATES_MAX = 3
 #: With one node it is tried once more: what failed there may have been of the moment.
 _TRIES_LEAST = 2
+#: What is no fault of the sandbox's: its user may try again.
+_PASSING = frozenset({Code.FENCED, Code.NOT_FOUND, Code.UNKNOWN_OUTCOME})
 #: After so many answers that say nothing, the attempt is settled by a teardown instead.
 _UNKNOWN_MAX = 4
 
@@ -144,7 +146,9 @@ def _give_up(context: Control, row: SandboxRow, error: FluxError) -> Calls[None]
 
 
 def _told(row: SandboxRow, error: FluxError) -> FluxError:
-    code = Code.UNAVAILABLE if error.code in (Code.FENCED, Code.NOT_FOUND, Code.UNKNOWN_OUTCOME) else error.code
+    # a node answers INTERNAL for the rest (§5) and names the cause: an object store that is down is worth another try
+    passing = error.code in _PASSING or error.details.get("cause") == Code.UNAVAILABLE.value
+    code = Code.UNAVAILABLE if passing else error.code
     after = "it stays paused as it was" if row.lived else "nothing is left of it"
     return FluxError(code, f"{error.message}; {after}", error.details)
 
