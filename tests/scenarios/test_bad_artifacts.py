@@ -36,7 +36,7 @@ def stays_paused(flux: Platform, paused: Reply, code: str, reason: str | None = 
     """Assert that a connect fails with a typed error, and that the sandbox stays paused on its original artifact."""
     with pytest.raises(Refused) as refused:
         flux.rest.resume(paused["id"])
-    assert refused.value.code == code
+    assert refused.value.code == code, refused.value.details
     assert reason is None or refused.value.details["reason"] == reason
     again = flux.rest.get(paused["id"])
     assert (again["state"], again["artifact_id"]) == ("paused", paused["artifact_id"])

@@ -20,6 +20,7 @@ _CANDIDATES_MAX = 3
 _TRIES_LEAST = 2
 #: What is no fault of the sandbox's: its user may try again.
 _PASSING = frozenset({Code.FENCED, Code.NOT_FOUND, Code.UNKNOWN_OUTCOME})
+_PASSING_CAUSES = (Code.UNAVAILABLE.value, Code.DENIED.value)
 #: After so many answers that say nothing, the attempt is settled by a teardown instead.
 _UNKNOWN_MAX = 4
 
@@ -146,8 +147,8 @@ def _give_up(context: Control, row: SandboxRow, error: FluxError) -> Calls[None]
 
 
 def _told(row: SandboxRow, error: FluxError) -> FluxError:
-    # a node answers INTERNAL for the rest (§5) and names the cause: an object store that is down is worth another try
-    passing = error.code in _PASSING or error.details.get("cause") == Code.UNAVAILABLE.value
+    # a node answers INTERNAL for the rest (§5) and names the cause: a store that is down or refuses may do so no more
+    passing = error.code in _PASSING or error.details.get("cause") in _PASSING_CAUSES
     code = Code.UNAVAILABLE if passing else error.code
     after = "it stays paused as it was" if row.lived else "nothing is left of it"
     return FluxError(code, f"{error.message}; {after}", error.details)
