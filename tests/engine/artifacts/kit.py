@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -174,6 +175,7 @@ def everything(top: Path) -> None:
     os.symlink("../nowhere/\udcff", top / "plain/link")
     os.link(top / "plain/link", top / "linked/link", follow_symlinks=False)
     os.mkfifo(top / "plain/fifo", 0o640)
+    os.mknod(top / "plain/socket", stat.S_IFSOCK | 0o600)  # in place of what a lower layer may have there
     with (top / "plain/sparse").open("wb") as file:
         file.write(b"head")
         file.seek(40 * 65536 + 77)

@@ -80,7 +80,7 @@ def look(tree: int) -> Manifest:
             f"cannot save the sandbox: {paths.printable(path)[:200]}: {reason.lower()}; it runs on as it was",
             {"path": paths.to_json(path)[0]},
         )
-    return {path: token for path, token in found.items() if not token.startswith("s ")}
+    return found
 
 
 def seal_of(entries: Manifest) -> dict[str, str]:
