@@ -88,9 +88,15 @@ def evicted(flux: Platform) -> Reply:
 def evict(flux: Platform, sandbox: str, artifact: str) -> None:
     """Let a paused, uploaded sandbox leave the node's disk."""
     execution = execution_of(flux, sandbox)
-    with flux.node.later(7200), suppress(FluxError):  # the node may evict it by itself first
-        flux.client().evict(Evict(sandbox_id=sandbox, node_store_id=flux.node_store.id, execution=execution))
-    assert flux.node_store.row(sandbox) is None
+    request = Evict(sandbox_id=sandbox, node_store_id=flux.node_store.id, execution=execution)
+
+    def evicted() -> bool:
+        with suppress(FluxError):  # the node may be about to evict it by itself
+            flux.client().evict(request)
+        return flux.node_store.row(sandbox) is None
+
+    with flux.node.later(7200):
+        until(evicted, "it is evicted")
     until(lambda: not (flux.node.state / "artifacts" / f"{artifact}.json").exists(), "no local copy is left")
 
 

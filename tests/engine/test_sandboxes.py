@@ -313,3 +313,13 @@ def test_a_start_that_fails_is_an_error_and_the_sandbox_stays(kit: Kit) -> None:
     assert os.listdir(kit.state / "changesets") == []
     kit.plain.broken = False
     assert kit.engine.execute(ADMIN, sandbox.id, Exec(command="true")).exit_code == 0
+
+
+def test_what_a_crash_left_half_saved_is_gone_after_the_next_start(kit: Kit) -> None:
+    """Drafts of layers and artifacts: nobody refers to what was never published."""
+    kit.engine.context.layers.layers()
+    left = [kit.state / "layers/.0123.new", kit.state / "layers" / ("0" * 64), kit.state / "artifacts/.0123.new"]
+    for place in left:
+        (place / "deep").mkdir(parents=True)
+    kit.reopen()
+    assert [place for place in left if place.exists()] == []

@@ -32,5 +32,7 @@ def place(disk: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session", params=["all", "split"])
 def anywhere(request: pytest.FixtureRequest, disk: Path) -> Iterator[Platform]:
     """One daemon with every role, then a control plane and a node as processes of their own."""
-    with platform(disk / request.param, split=request.param == "split") as made:
+    # it may be made several times in one session, in the order that the tests call for
+    place = Path(tempfile.mkdtemp(prefix=request.param, dir=disk))
+    with platform(place / "platform", split=request.param == "split") as made:
         yield made

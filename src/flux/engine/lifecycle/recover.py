@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from flux.core.errors import FluxError
 from flux.core.paths import printable
 from flux.engine.context import Context
@@ -9,6 +11,9 @@ from flux.engine.results import Recovery
 from flux.engine.speculation import mend
 from flux.store import changeset_index
 from flux.store.changeset_index import Row
+
+#: Where a state directory has its layers.
+LAYERS = "layers"
 
 
 def recover(context: Context) -> Recovery:
@@ -25,6 +30,8 @@ def recover(context: Context) -> Recovery:
         found.discarded.append(changeset_id)
     for name in context.stores.places.scratch():
         context.stores.places.remove_scratch(name)
+    if os.path.isdir(context.stores.state.place(LAYERS)):  # else nothing was ever saved here
+        context.layers.clear_drafts()
     return found
 
 
