@@ -349,7 +349,7 @@ def test_a_tree_that_changes_all_the_time_is_no_danger(tmp_path: Path) -> None:
         stop.set()
         for thread in threads:
             thread.join()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # what earlier tests left open may close meanwhile
     os.close(root)
 
 
