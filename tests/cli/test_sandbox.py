@@ -23,6 +23,16 @@ def test_a_sandbox_is_made_found_listed_and_removed(flux: Program, workspace: Pa
     assert (workspace / "a.txt").read_text() == "one\n"
 
 
+def test_a_life_is_in_the_audit_log_once_and_by_whom(flux: Program, workspace: Path) -> None:
+    made = flux("sandbox", "create", "--workspace", str(workspace), "--name", "recorded")["id"]
+    for verb in ("pause", "resume", "rm"):
+        flux("sandbox", verb, made)
+    lines = flux("audit", "--sandbox", made)["items"]
+    assert [line["event"] for line in lines] == ["sandbox.create", "sandbox.pause", "sandbox.resume", "sandbox.delete"]
+    assert len({line["actor"] for line in lines}) == 1
+    assert "reason" not in lines[-1].get("details", lines[-1])
+
+
 def test_a_name_is_taken_once(flux: Program, workspace: Path) -> None:
     made = flux("sandbox", "create", "--workspace", str(workspace), "--name", "twice")
     assert (

@@ -11,7 +11,9 @@ from flux.core.access import Actor, Role
 from flux.core.audit import AuditFilter
 from flux.core.changeset import State
 from flux.core.errors import Code, FluxError
+from flux.core.node import Activate, Destroy
 from flux.core.requests import Approve, CreateSandbox, Decide, Speculate
+from flux.core.route import Route
 from flux.core.sandbox import Sandbox
 from flux.engine.engine import Engine
 from flux.engine.results import ChangesetDetail
@@ -55,9 +57,21 @@ class Kit:
         self.engine = self.open()
         return self.engine
 
-    def sandbox(self, **differently: Any) -> Sandbox:
+    def sandbox(self, actor: Actor = ADMIN, **differently: Any) -> Sandbox:
         """Create a sandbox on the workspace."""
-        return self.engine.create_sandbox(ADMIN, CreateSandbox(**{"workspace": str(self.work), **differently}))
+        return started(self.engine, CreateSandbox(**{"workspace": str(self.work), **differently}), actor)
+
+    def get(self, sandbox: str, actor: Actor = ADMIN) -> Sandbox:
+        """Return a sandbox as the engine has it."""
+        return self.engine.context.known(actor, sandbox)
+
+    def left(self) -> list[str]:
+        """Return the ids of the sandboxes that there are."""
+        return [row.sandbox_id for row in self.engine.node.list().rows]
+
+    def delete(self, sandbox: Sandbox) -> None:
+        """Delete a sandbox, as a control plane does."""
+        self.engine.node.destroy(Destroy(sandbox_id=sandbox.id, node_store_id=self.engine.node.store_id))
 
     def speculate(self, sandbox: Sandbox, command: str, **differently: Any) -> ChangesetDetail:
         """Run a command in a copy."""
@@ -95,6 +109,19 @@ class Kit:
         """Return the names of the audit lines, oldest first."""
         page = self.engine.audit(ADMIN, AuditFilter(changeset=changeset), 1000)
         return [line.event for line in page.items]
+
+
+def started(engine: Engine, request: CreateSandbox, actor: Actor = ADMIN) -> Sandbox:
+    """Create a sandbox as a control plane does: the record, then its first generation."""
+    sandbox = engine.build_sandbox(actor, request)
+    route, store_id = Route(generation=1, attempt_id="a1", pod_uid="p1"), engine.node.store_id
+    request = Activate(sandbox_id=sandbox.id, node_store_id=store_id, route=route, sandbox=sandbox, create=True)
+    try:
+        engine.node.activate(request)
+    except FluxError as error:
+        engine.node.destroy(Destroy(sandbox_id=sandbox.id, node_store_id=store_id))
+        raise FluxError(Code(error.details["cause"]), error.message, error.details) from error
+    return engine.context.known(ADMIN, sandbox.id)
 
 
 class Refused:

@@ -17,7 +17,7 @@ from flux.network.sink import TunSink
 from flux.substrates.procbox import template
 from flux.substrates.procbox.host import read_host
 from flux.substrates.procbox.substrate import Procbox
-from tests.engine.kit import ADMIN, Kit, refused
+from tests.engine.kit import ADMIN, Kit, refused, started
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs to run as root")]
 
@@ -31,7 +31,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def sandbox(engine: Engine) -> Sandbox:
-    return engine.create_sandbox(ADMIN, CreateSandbox(name="box"))
+    return started(engine, CreateSandbox(name="box"))
 
 
 def output(engine: Engine, command: str, user: str | None = None) -> str:
@@ -90,5 +90,5 @@ def test_a_stack_that_would_copy_the_system_is_refused(engine: Engine, sandbox: 
 
 def test_an_unknown_template_names_the_built_in_one(engine: Engine) -> None:
     with refused(Code.NOT_FOUND) as error:
-        engine.create_sandbox(ADMIN, CreateSandbox(template="nope"))
+        engine.build_sandbox(ADMIN, CreateSandbox(template="nope"))
     assert "use base" in error.value.message

@@ -137,6 +137,6 @@ def test_changes_since_the_baseline_go_by_content(kit: Kit, sandbox: Sandbox) ->
     assert [change.path for change in found.deleted] == ["/gone"]
     assert found.unchanged == 2
     assert [change.path for change in kit.engine.changes(ADMIN, sandbox.id, "/edit").every()] == ["/edit"]
-    assert kit.engine.get_sandbox(ADMIN, sandbox.id).baseline_at == kit.clock.wall()
+    assert kit.get(sandbox.id).baseline_at == kit.clock.wall()
     kit.engine.baseline(ADMIN, sandbox.id)
     assert kit.engine.changes(ADMIN, sandbox.id).every() == []

@@ -126,14 +126,14 @@ def test_deleting_ends_a_speculation_that_runs(box: Kit) -> None:
     instances = box.engine._context.instances
     while not instances._throwaway:
         threading.Event().wait(0.001)
-    box.engine.delete_sandbox(ADMIN, sandbox.id)
+    box.delete(sandbox)
     thread.join(60)
     (ended,) = outcome
     if isinstance(ended, ChangesetDetail):
         assert box.state_of(ended) is State.REJECTED
     assert os.listdir(box.state / "scratch") == os.listdir(box.state / "sandboxes") == []
     with refused(Code.NOT_FOUND):
-        box.engine.get_sandbox(ADMIN, sandbox.id)
+        box.get(sandbox.id)
 
 
 def test_a_user_of_the_sandbox(box: Kit) -> None:

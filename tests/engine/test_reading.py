@@ -13,6 +13,7 @@ import msgspec
 from flux.core.audit import AuditFilter
 from flux.core.changeset import State
 from flux.core.errors import Code
+from flux.core.requests import Exec
 from flux.core.sandbox import Sandbox
 from flux.engine.results import ChangesetDetail
 from tests.engine.kit import ADMIN, Kit, refused
@@ -114,8 +115,9 @@ def test_who_waits_hears_of_a_decision(kit: Kit, sandbox: Sandbox) -> None:
 
 def test_audit_lines_are_paged_and_awaited(kit: Kit, sandbox: Sandbox) -> None:
     everything = AuditFilter()
+    kit.engine.execute(ADMIN, sandbox.id, Exec(command="true"))
     first = kit.engine.audit(ADMIN, everything, 1)
-    assert [line.event for line in first.items] == ["sandbox.create"]
+    assert [line.event for line in first.items] == ["sandbox.exec"]
     kit.speculate(sandbox, "true")
     second = kit.engine.wait_for_audit(ADMIN, everything, first.next_cursor, 10)
     assert [line.event for line in second.items] == ["changeset.create"]
@@ -126,7 +128,8 @@ def test_audit_lines_are_paged_and_awaited(kit: Kit, sandbox: Sandbox) -> None:
 
 def test_audit_lines_of_a_sandbox_are_found_by_its_name_and_by_its_id(kit: Kit) -> None:
     sandbox = kit.sandbox(name="mine")
-    kit.sandbox(name="other")
+    for one in (sandbox, kit.sandbox(name="other")):
+        kit.engine.execute(ADMIN, one.id, Exec(command="true"))
     for reference in ("mine", sandbox.id):
         page = kit.engine.audit(ADMIN, AuditFilter(sandbox_id=reference), 10)
         assert [line.sandbox_id for line in page.items] == [sandbox.id]

@@ -21,7 +21,7 @@ from flux.core.access import SYSTEM
 from flux.core.audit import AuditFilter
 from flux.core.changeset import FINAL, State
 from flux.core.errors import Code, FluxError
-from flux.core.requests import Approve, CreateSandbox, Decide, Speculate
+from flux.core.requests import Approve, Decide, Speculate
 from flux.failpoints import Action, Point, armed
 from flux.testing import crash
 from tests.engine.kit import ADMIN, Kit, refused
@@ -74,7 +74,7 @@ class Scene:
         if step == "speculate":
             self.speculate()
         elif step == "delete":
-            self.kit.engine.delete_sandbox(ADMIN, self.sandbox.id)
+            self.kit.delete(self.sandbox)
         else:
             self.ask(step)
 
@@ -200,12 +200,12 @@ def test_a_kill_at_every_call_of_a_deletion(tmp_path: Path) -> None:
         ended = crash.in_child(scene.child("delete"))
         assert ended in (0, -signal.SIGKILL)
         engine = scene.kit.engine = scene.kit.open()
-        left = [sandbox.id for sandbox in engine.list_sandboxes(ADMIN).items]
+        left = scene.kit.left()
         folders = os.listdir(scene.kit.state / "sandboxes")
         assert folders == left
         assert left in ([], [scene.sandbox.id])
         assert left == [] or number == 1, "a deletion that has begun is finished"
-        scene.kit.engine.create_sandbox(ADMIN, CreateSandbox(workspace=str(scene.kit.work)))
+        scene.kit.sandbox()
         engine.close()
         if ended == 0:
             return

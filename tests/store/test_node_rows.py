@@ -11,9 +11,7 @@ import pytest
 from flux.core.fence import NodeRow
 from flux.core.lifecycle import NodeState
 from flux.store import sandboxes
-from flux.store.database import Moment
 from flux.store.stores import Stores
-from flux.testing.clock import SECOND_NS, FakeClock
 from tests.store import samples
 
 FULL = samples.row(
@@ -113,8 +111,6 @@ def test_the_record_has_the_state_and_generation_of_its_row(stores: Stores) -> N
         assert sandboxes.find(tx, "box") == found
         assert sandboxes.find(tx, "other") is None
         assert sandboxes.record(tx, "sb2") is None
-        assert sandboxes.in_state(tx, NodeState.SUSPENDED) == [found]
-        assert sandboxes.in_state(tx, NodeState.RUNNING) == []
 
 
 def test_a_name_is_that_of_the_newest_and_free_of_those_being_deleted(stores: Stores) -> None:
@@ -125,8 +121,6 @@ def test_a_name_is_that_of_the_newest_and_free_of_those_being_deleted(stores: St
         found = sandboxes.find(tx, "box")
         assert found is not None
         assert found.id == "sb2"
-        assert sandboxes.oldest_named(tx, "box") == "sb1"
-        assert sandboxes.oldest_named(tx, "other") is None
 
 
 def test_only_the_record_of_a_running_row_is_replaced_from_outside(stores: Stores) -> None:
@@ -175,33 +169,4 @@ def test_rows_are_listed_by_what_they_are_doing(stores: Stores) -> None:
         assert [row.sandbox_id for row in sandboxes.rows(tx)] == ["sb1", "sb2", "sb3", "sb4"]
         assert [row.sandbox_id for row in sandboxes.rows_in_flight(tx)] == ["sb4"]
         assert [row.sandbox_id for row in sandboxes.rows_by_activity(tx)] == ["sb3", "sb2"]
-        assert sandboxes.ids(tx) == {"sb1", "sb2", "sb3", "sb4"}
         assert sandboxes.count(tx) == 1
-
-
-def test_pages_hold_everything_once_newest_first(stores: Stores) -> None:
-    for number in range(5):
-        add(stores, samples.row(f"sb{number}"), owner="ky" if number % 2 else None)
-    add(stores, samples.row("sb9", state=NodeState.DELETING, intent="destroyed"))
-    with stores.database.reading() as tx:
-        seen, before = [], None
-        while page := sandboxes.page(tx, owner=None, limit=2, before=before):
-            seen += [sandbox.id for _, sandbox in page]
-            before = page[-1][0]
-        assert seen == ["sb4", "sb3", "sb2", "sb1", "sb0"]
-        assert [sandbox.id for _, sandbox in sandboxes.page(tx, owner="ky", limit=9, before=None)] == ["sb3", "sb1"]
-
-
-def test_a_sandbox_is_due_by_either_clock(stores: Stores, clock: FakeClock) -> None:
-    def due() -> list[str]:
-        moment = Moment(wall=clock.wall(), boot_id=clock.boot_id(), boot_ns=clock.boot_ns())
-        with stores.database.reading() as tx:
-            return [sandbox.id for sandbox in sandboxes.due(tx, moment)]
-
-    ends_at, ends_boot_ns = clock.wall() + 10, clock.boot_ns() + 10 * SECOND_NS
-    add(stores, samples.row(), expires_at=ends_at, boot_id="boot-1", expires_boot_ns=ends_boot_ns)
-    add(stores, samples.row("sb2"))
-    clock.set_wall(clock.wall() + 1000)
-    assert due() == []
-    clock.advance(10)
-    assert due() == ["sb1"]

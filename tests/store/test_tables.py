@@ -1,4 +1,4 @@
-"""The tables: names, keys, idempotency, and when a changeset is due."""
+"""The tables: names, keys, and when a changeset is due."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flux.core.access import Key, Role
 from flux.core.audit import AuditEvent
 from flux.core.changeset import State
 from flux.core.errors import Code, FluxError
-from flux.store import changeset_index, idempotency, keys, sandboxes
+from flux.store import changeset_index, keys
 from flux.store.changeset_index import Intent
 from flux.store.database import Moment
 from flux.store.stores import Stores
@@ -20,30 +20,6 @@ LINE = AuditEvent(id="cs1:create", time=1.0, event="changeset.create", actor="a"
 
 def moment(clock: FakeClock) -> Moment:
     return Moment(wall=clock.wall(), boot_id=clock.boot_id(), boot_ns=clock.boot_ns())
-
-
-def test_idempotency_keys_have_a_scope_and_go_with_their_sandbox(stores: Stores) -> None:
-    with stores.database.transaction() as tx:
-        sandboxes.insert(tx, samples.row(), samples.sandbox())
-        idempotency.insert(tx, "ky1", "k", "digest", "sb1")
-        found = idempotency.find(tx, "ky1", "k")
-        assert found is not None
-        assert (found.request_sha256, found.sandbox_id) == ("digest", "sb1")
-        assert idempotency.find(tx, "ky2", "k") is None
-        idempotency.delete_before(tx, tx.now)
-        assert idempotency.find(tx, "ky1", "k") is not None
-        assert sandboxes.delete(tx, "sb1", 1)
-        assert idempotency.find(tx, "ky1", "k") is None
-
-
-def test_old_idempotency_keys_are_forgotten(stores: Stores, clock: FakeClock) -> None:
-    with stores.database.transaction() as tx:
-        sandboxes.insert(tx, samples.row(), samples.sandbox())
-        idempotency.insert(tx, "", "k", "digest", "sb1")
-    clock.advance(1)
-    with stores.database.transaction() as tx:
-        idempotency.delete_before(tx, tx.now)
-        assert idempotency.find(tx, "", "k") is None
 
 
 def test_a_revoked_key_is_out_of_force_and_its_name_is_free(stores: Stores) -> None:

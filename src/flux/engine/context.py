@@ -67,8 +67,6 @@ class Context:
         self.changed = threading.Condition()
         self.node_settings: NodeSettings | None = None
         self.objects: ObjectStore | None = None
-        #: Whether nobody else starts and ends the sandboxes, or keeps their time-outs.
-        self.keeps_time = False
 
     @cached_property
     def layers(self) -> LayerStore:
@@ -82,8 +80,6 @@ class Context:
         """What starts, saves and ends sandboxes here, recovered; a composition that opens its own sets it instead."""
         from flux.engine.lifecycle.assemble import open_node
 
-        # Whoever says how the node is to work has a control plane for it, and that keeps the time-outs.
-        self.keeps_time = self.node_settings is None
         opened = open_node(self, self.objects, self.node_settings)
         opened.recover()
         opened.reconcile()
@@ -140,15 +136,7 @@ class Context:
             found = sandboxes.find(tx, reference)
         if found is None or found.state is NodeState.DELETING or not access.sees(actor, found.owner):
             raise no_sandbox(reference)
-        if self.is_over(found):
-            raise no_sandbox(reference)
         return found
-
-    def is_over(self, sandbox: Sandbox) -> bool:
-        """Tell whether a sandbox's time-out has come; where a control plane keeps time, it tells."""
-        if sandbox.expires_at is None or not self.keeps_time:
-            return False
-        return self.moment().after(sandbox.boot_id, sandbox.expires_boot_ns, sandbox.expires_at)
 
     def line(
         self,

@@ -18,7 +18,7 @@ from flux.core.requests import Approve, CreateKey, CreateSandbox, Decide, DryRun
 from flux.core.sandbox import Sandbox
 from flux.engine import keys
 from flux.engine.context import Context
-from flux.engine.lifecycle import baseline, create, delete, execute, files, recover
+from flux.engine.lifecycle import baseline, create, execute, files, recover
 from flux.engine.results import (
     Baseline,
     ChangesetDetail,
@@ -88,40 +88,11 @@ class Engine:
         """What starts, saves and ends the sandboxes here; opened and recovered when it is first asked for."""
         return self._context.node
 
-    def end_sandbox(self, sandbox: Sandbox) -> None:
-        """Close what a sandbox that is being destroyed leaves open: its users' calls, its changesets. Repeatable."""
-        delete.destroyed(self._context, sandbox)
-
     # Sandboxes
-
-    def create_sandbox(self, actor: Actor, request: CreateSandbox, idempotency_key: str | None = None) -> Sandbox:
-        """Create a sandbox; the same key and request give the same sandbox again (spec: sandboxes).
-
-        Raises:
-            FluxError: ``invalid``, ``already_exists`` (the name, or the key with another request), ``too_large``,
-                ``unavailable`` (the kind does not work here).
-        """
-        with self._context.operation(actor, "sandbox.create"):
-            return create.create_sandbox(self._context, actor, request, idempotency_key)
 
     def build_sandbox(self, actor: Actor, request: CreateSandbox) -> Sandbox:
         """Return the record of the sandbox that a request asks for; nothing is made yet."""
         return create.build_record(self._context, actor, request)
-
-    def list_sandboxes(self, actor: Actor, limit: int = 100, cursor: str | None = None) -> Page[Sandbox]:
-        """List the actor's sandboxes, newest first."""
-        with self._context.operation(actor, "sandbox.list"):
-            return views.list_sandboxes(self._context, actor, limit, cursor)
-
-    def get_sandbox(self, actor: Actor, sandbox: str) -> Sandbox:
-        """Return a sandbox."""
-        with self._context.operation(actor, "sandbox.get"):
-            return self._context.known(actor, sandbox)
-
-    def delete_sandbox(self, actor: Actor, sandbox: str) -> Sandbox:
-        """Delete a sandbox in whatever state: end its processes, reject its open changesets, remove its files."""
-        with self._context.operation(actor, "sandbox.delete"):
-            return delete.delete_sandbox(self._context, actor, sandbox)
 
     # Commands and files in the real sandbox
 

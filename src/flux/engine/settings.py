@@ -38,7 +38,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_mib: int = 64
     run_max_mib: int | None = None
     lock_wait_seconds: float = 30.0
-    idempotency_seconds: int = 86400
     egress_allow_domains: tuple[str, ...] = ()
     admin_token_sha256: str | None = None
 

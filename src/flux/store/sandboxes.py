@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from flux.core.fence import NodeRow
 from flux.core.lifecycle import NodeState
 from flux.core.sandbox import Sandbox
-from flux.store.database import Moment, Transaction, Value
+from flux.store.database import Transaction, Value
 
 _decoder = msgspec.json.Decoder(Sandbox)
 
@@ -127,49 +125,6 @@ def find(tx: Transaction, reference: str) -> Sandbox | None:
         f"SELECT {_RECORD} FROM sandboxes WHERE name = ? AND state <> 'deleting' ORDER BY number DESC", (reference,)
     )
     return None if found is None else _sandbox(found)
-
-
-def oldest_named(tx: Transaction, name: str) -> str | None:
-    """Return the id of the oldest sandbox with that name that is not being deleted."""
-    found = tx.one("SELECT id FROM sandboxes WHERE name = ? AND state <> 'deleting' ORDER BY number", (name,))
-    return None if found is None else str(found[0])
-
-
-def page(tx: Transaction, *, owner: str | None, limit: int, before: int | None) -> list[tuple[int, Sandbox]]:
-    """Return sandboxes that are not being deleted with their numbers, newest first.
-
-    Args:
-        tx: the transaction.
-        owner: only those of this key; ``None`` for all.
-        limit: how many at most.
-        before: only those with a smaller number.
-    """
-    found = tx.every(
-        f"SELECT number, {_RECORD} FROM sandboxes WHERE state <> 'deleting' AND (?1 IS NULL OR owner = ?1)"
-        " AND (?2 IS NULL OR number < ?2) ORDER BY number DESC LIMIT ?3",
-        (owner, before, limit),
-    )
-    return [(one[0], _sandbox(one[1:])) for one in found]
-
-
-def in_state(tx: Transaction, state: NodeState) -> Sequence[Sandbox]:
-    """Return all sandboxes in a state, oldest first."""
-    found = tx.every(f"SELECT {_RECORD} FROM sandboxes WHERE state = ? ORDER BY number", (state.value,))
-    return [_sandbox(one) for one in found]
-
-
-def due(tx: Transaction, moment: Moment) -> Sequence[Sandbox]:
-    """Return the sandboxes whose time-out has come."""
-    return [
-        sandbox
-        for sandbox in map(_sandbox, tx.every(f"SELECT {_RECORD} FROM sandboxes WHERE state <> 'deleting'"))
-        if sandbox.expires_at is not None and moment.after(sandbox.boot_id, sandbox.expires_boot_ns, sandbox.expires_at)
-    ]
-
-
-def ids(tx: Transaction) -> set[str]:
-    """Return the ids of all sandboxes, those being deleted too."""
-    return {found[0] for found in tx.every("SELECT id FROM sandboxes")}
 
 
 def count(tx: Transaction) -> int:

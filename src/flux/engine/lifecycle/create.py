@@ -1,9 +1,7 @@
-"""Creating sandboxes: what may be bound, names, time-outs, idempotency (spec: sandboxes)."""
+"""From a request to the record of a sandbox: what may be bound, names, time-outs, bounds (spec: sandboxes)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 
@@ -11,13 +9,10 @@ import msgspec
 
 from flux.core import access, paths
 from flux.core.access import Actor
-from flux.core.audit import AuditKind
 from flux.core.errors import Code, FluxError
 from flux.core.lifecycle import NodeState
-from flux.core.node import Activate, Destroy
 from flux.core.policy import checked_ports
 from flux.core.requests import CreateSandbox, MountRequest
-from flux.core.route import Route
 from flux.core.sandbox import (
     BASE_TEMPLATE,
     RESERVED_TARGETS,
@@ -31,102 +26,14 @@ from flux.engine import ids
 from flux.engine.context import Context
 from flux.engine.lifecycle import kinds, roots
 from flux.engine.locks import Extent
-from flux.store import idempotency, keys, sandboxes
+from flux.store import keys
 
 _NANOSECONDS = 1_000_000_000
 _TTL_MAX_SECONDS = 10 * 365 * 86400
-_KEY_CHARACTERS_MAX = 255
 # What the kernel takes: more memory or processes overflow its counters, and less time is no share of a period.
 _MEMORY_MIB_MAX = 1 << 40
 _PIDS_MAX = (1 << 22) - 1
 _CPUS = (0.01, 1024.0)
-
-
-def create_sandbox(context: Context, actor: Actor, request: CreateSandbox, key: str | None) -> Sandbox:
-    """Create a sandbox, or return the one that the idempotency key made before."""
-    scope, digest = actor.key_id or "", _digest(request)
-    if key is not None:
-        made = _made_before(context, scope, _checked_key(key), digest)
-        if made is not None:
-            return made
-    sandbox = build_record(context, actor, request)
-    _refuse_taken(context, sandbox.name)
-    _start(context, sandbox)
-    first = _first_of_its_kind(context, sandbox, scope, key, digest)
-    if not first:
-        context.node.destroy(Destroy(sandbox_id=sandbox.id, node_store_id=context.node.store_id))
-        return create_sandbox(context, actor, request, key)
-    details = {"kind": sandbox.kind, "layout": sandbox.layout}
-    context.stores.audit.append(context.line(AuditKind.SANDBOX_CREATE, actor, sandbox_id=sandbox.id, details=details))
-    with context.stores.database.reading() as tx:
-        return sandboxes.record(tx, sandbox.id) or sandbox
-
-
-def _start(context: Context, sandbox: Sandbox) -> None:
-    """Start the first generation; leave nothing of a sandbox that does not start."""
-    route = Route(generation=1, attempt_id=ids.attempt(), pod_uid=ids.attempt())
-    store_id = context.node.store_id
-    request = Activate(sandbox_id=sandbox.id, node_store_id=store_id, route=route, sandbox=sandbox, create=True)
-    try:
-        context.node.activate(request)
-    except FluxError as error:
-        context.node.destroy(Destroy(sandbox_id=sandbox.id, node_store_id=store_id))
-        raise FluxError(Code(error.details.get("cause", error.code)), error.message, error.details) from error
-
-
-def _first_of_its_kind(context: Context, sandbox: Sandbox, scope: str, key: str | None, digest: str) -> bool:
-    """Take the key and the name; ``False`` if a request with the same one was faster."""
-    with context.stores.database.transaction() as tx:
-        if sandbox.name is not None and sandboxes.oldest_named(tx, sandbox.name) != sandbox.id:
-            return False
-        if key is not None:
-            idempotency.delete_before(tx, tx.now - context.settings.idempotency_seconds)
-            if idempotency.find(tx, scope, key) is not None:
-                return False
-            idempotency.insert(tx, scope, key, digest, sandbox.id)
-    return True
-
-
-def _refuse_taken(context: Context, name: str | None) -> None:
-    if name is None:
-        return
-    with context.stores.database.reading() as tx:
-        taken = sandboxes.oldest_named(tx, name)
-    if taken is not None:
-        raise FluxError(
-            Code.ALREADY_EXISTS,
-            f"cannot create the sandbox: the name {name!r} is taken; choose another",
-            {"field": "name", "name": name},
-        )
-
-
-def _digest(request: CreateSandbox) -> str:
-    # Python's own encoder escapes what is not UTF-8, so every request has a digest.
-    return hashlib.sha256(json.dumps(msgspec.to_builtins(request), sort_keys=True).encode()).hexdigest()
-
-
-def _checked_key(key: str) -> str:
-    if not key.isascii() or not key.isprintable() or not 1 <= len(key) <= _KEY_CHARACTERS_MAX:
-        raise FluxError(
-            Code.INVALID,
-            f"cannot use the idempotency key: it has 1 to {_KEY_CHARACTERS_MAX} printable ASCII characters",
-        )
-    return key
-
-
-def _made_before(context: Context, scope: str, key: str, digest: str) -> Sandbox | None:
-    with context.stores.database.reading() as tx:
-        held = idempotency.find(tx, scope, key)
-        if held is None or tx.now - context.settings.idempotency_seconds > held.created_at:
-            return None
-        sandbox = sandboxes.find(tx, held.sandbox_id)
-    if held.request_sha256 != digest:
-        raise FluxError(
-            Code.ALREADY_EXISTS,
-            f"cannot create the sandbox: the idempotency key {key!r} was used with another request; use a new key",
-            {"idempotency_key": key, "sandbox_id": held.sandbox_id},
-        )
-    return sandbox if sandbox is not None and sandbox.state is not NodeState.DELETING else None
 
 
 def build_record(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:

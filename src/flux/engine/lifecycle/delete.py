@@ -1,18 +1,12 @@
-"""Deleting sandboxes: in every state, leaving nothing (spec: sandboxes)."""
+"""What a sandbox that is being destroyed leaves open: calls are ended, changesets rejected (spec: sandboxes)."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 
 import msgspec
 
 from flux.core.access import SYSTEM, Actor
-from flux.core.audit import AuditKind
 from flux.core.changeset import LIFE, Changeset, Event, State
 from flux.core.errors import Code, FluxError
-from flux.core.node import Destroy
 from flux.core.sandbox import Sandbox
 from flux.engine.context import Context
 from flux.engine.speculation import lookup, mend, transition
@@ -20,50 +14,15 @@ from flux.store import changeset_index
 from flux.store.changeset_index import Row
 
 _WHY = "its sandbox was deleted"
-_actor: ContextVar[Actor] = ContextVar("destroying_actor", default=SYSTEM)
-
-
-def delete_sandbox(context: Context, actor: Actor, reference: str) -> Sandbox:
-    """Delete a sandbox, whether it runs or not."""
-    sandbox = context.known(actor, reference)
-    _destroy(context, actor, sandbox)
-    return sandbox
-
-
-def end(context: Context, sandbox: Sandbox) -> None:
-    """Delete a sandbox whose time-out has come."""
-    with suppress(FluxError):  # the disk is in trouble: the next sweep tries again
-        _destroy(context, SYSTEM, sandbox)
-
-
-def _destroy(context: Context, actor: Actor, sandbox: Sandbox) -> None:
-    with on_behalf_of(actor):
-        context.node.destroy(Destroy(sandbox_id=sandbox.id, node_store_id=context.node.store_id))
-
-
-@contextmanager
-def on_behalf_of(actor: Actor) -> Iterator[None]:
-    """Let whatever this block's thread destroys be recorded as done by ``actor``."""
-    token = _actor.set(actor)
-    try:
-        yield
-    finally:
-        _actor.reset(token)
 
 
 def destroyed(context: Context, sandbox: Sandbox) -> None:
-    """Close what a sandbox that is being destroyed leaves open: its users' calls, its changesets. Repeatable."""
-    actor = _actor.get()
+    """Close what a sandbox that is being destroyed leaves open: its users' calls, its changesets. Repeatable.
+
+    Who deletes sandboxes records that; what is rejected here is so because of it, by Flux itself.
+    """
     with context.locks.deleting(sandbox.id, lambda: context.instances.kill(sandbox.id)):
-        _close_changesets(context, actor, sandbox)
-    if sandbox.generation:  # one that never ran was never there
-        context.stores.audit.append(
-            context.line(AuditKind.SANDBOX_DELETE, actor, sandbox_id=sandbox.id, details=_reason(actor))
-        )
-
-
-def _reason(actor: Actor) -> dict[str, object]:
-    return {"reason": "time-out"} if actor is SYSTEM else {}
+        _close_changesets(context, SYSTEM, sandbox)
 
 
 def _close_changesets(context: Context, actor: Actor, sandbox: Sandbox) -> None:

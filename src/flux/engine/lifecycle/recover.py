@@ -12,9 +12,6 @@ from flux.engine.speculation import mend
 from flux.store import changeset_index
 from flux.store.changeset_index import Row
 
-#: Where a state directory has its layers.
-LAYERS = "layers"
-
 
 def recover(context: Context) -> Recovery:
     """Close open journals, finish transitions, remove what was never finished."""
@@ -30,9 +27,16 @@ def recover(context: Context) -> Recovery:
         found.discarded.append(changeset_id)
     for name in context.stores.places.scratch():
         context.stores.places.remove_scratch(name)
-    if os.path.isdir(context.stores.state.place(LAYERS)):  # else nothing was ever saved here
-        context.layers.clear_drafts()
+    _clear_drafts(context)
     return found
+
+
+def _clear_drafts(context: Context) -> None:
+    """Remove what was half saved when a crash came; nobody refers to what was never published."""
+    from flux.trees.layers.store import LAYERS  # only where something was ever saved is it needed at a start
+
+    if os.path.isdir(context.stores.state.place(LAYERS)):
+        context.layers.clear_drafts()
 
 
 def _mend(context: Context, row: Row, found: Recovery) -> None:

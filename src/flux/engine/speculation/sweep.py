@@ -1,4 +1,4 @@
-"""What time does: open changesets expire, finished ones are deleted, sandboxes come to their end."""
+"""What time does: open changesets expire, finished ones are deleted."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from flux.core.access import SYSTEM
 from flux.core.changeset import LIFE, Changeset, Event
 from flux.core.errors import Code, FluxError
 from flux.engine.context import Context
-from flux.engine.lifecycle import delete
 from flux.engine.speculation import mend, transition
-from flux.store import changeset_index, sandboxes
+from flux.store import changeset_index
 from flux.store.changeset_index import Intent, Row
 
 
@@ -23,15 +22,12 @@ def sweep(context: Context) -> None:
         due = changeset_index.due(tx, moment)
         over = changeset_index.over(tx, moment, context.settings.caps.retention_seconds)
         open_intents = [row for row in changeset_index.with_intent(tx) if row.intent is not Intent.CREATE]
-        ended = sandboxes.due(tx, moment) if context.keeps_time else ()
     for row in open_intents:
         _alone(context, row, _settle)
     for row in due:
         _alone(context, row, _expire)
     for row in over:
         _alone(context, row, _delete)
-    for sandbox in ended:
-        delete.end(context, sandbox)
 
 
 def _alone(context: Context, row: Row, action: Callable[[Context, Row], None]) -> None:

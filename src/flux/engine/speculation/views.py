@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from flux.core import access, paths
+from flux.core import paths
 from flux.core.access import Actor
 from flux.core.audit import AuditEvent, AuditFilter
 from flux.core.changeset import Changeset
 from flux.core.errors import Code, FluxError
-from flux.core.sandbox import Sandbox
 from flux.engine import ids
 from flux.engine.context import Context, no_sandbox
 from flux.engine.results import ChangesetDetail, FileDiff, Health, OpenFile, Page
@@ -17,19 +16,6 @@ from flux.engine.speculation import contents, lookup, sweep
 from flux.store import sandboxes
 
 LIMIT_MAX = 1000
-
-
-def list_sandboxes(context: Context, actor: Actor, limit: int, cursor: str | None) -> Page[Sandbox]:
-    """List sandboxes, newest first."""
-    sweep.sweep(context)
-    if not access.sees_all(actor) and actor.key_id is None:
-        return Page(items=[])
-    owner = None if access.sees_all(actor) else actor.key_id
-    with context.stores.database.reading() as tx:
-        found = sandboxes.page(tx, owner=owner, limit=_limit(limit) + 1, before=_number(cursor))
-    kept = found[:limit]
-    more = str(kept[-1][0]) if len(found) > limit else None
-    return Page(items=[sandbox for _, sandbox in kept], next_cursor=more)
 
 
 def list_changesets(context: Context, actor: Actor, reference: str, limit: int, cursor: str | None) -> Page[Changeset]:

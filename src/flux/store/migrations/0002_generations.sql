@@ -116,8 +116,7 @@ CREATE TABLE upload_jobs (
 
 CREATE INDEX upload_jobs_open ON upload_jobs (due_boot_ns) WHERE state = 'open';
 
--- Dropping a table that others refer to would delete their rows too, so those are set aside meanwhile.
-CREATE TABLE idempotency_before AS SELECT * FROM idempotency;
+-- Creating sandboxes, and so the keys of such requests, is the registry's from here on.
 DROP TABLE idempotency;
 DROP TABLE sandboxes;
 ALTER TABLE rows_of_generations RENAME TO sandboxes;
@@ -125,14 +124,3 @@ CREATE INDEX sandboxes_by_name ON sandboxes (name) WHERE name IS NOT NULL;
 CREATE INDEX sandboxes_by_artifact ON sandboxes (artifact_id) WHERE artifact_id IS NOT NULL;
 CREATE INDEX sandboxes_in_flight ON sandboxes (number)
     WHERE state IN ('activating', 'suspending', 'stopping', 'capturing', 'deleting');
-
-CREATE TABLE idempotency (
-    scope TEXT NOT NULL,
-    key TEXT NOT NULL,
-    request_sha256 TEXT NOT NULL,
-    sandbox_id TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
-    created_at REAL NOT NULL,
-    PRIMARY KEY (scope, key)
-) STRICT;
-INSERT INTO idempotency SELECT scope, key, request_sha256, sandbox_id, created_at FROM idempotency_before;
-DROP TABLE idempotency_before;
