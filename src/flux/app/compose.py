@@ -136,6 +136,7 @@ def _control(
             ),
             upload=None if node is None or persistent else _uploader(node),
             changed=changes.changed,
+            observer=engine.context.observer,
         )
         plane = ControlPlane(control, Driver(contacts, changes, threads=persistent))
         platform = Platform(engine, plane, contacts, name)

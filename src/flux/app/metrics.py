@@ -1,7 +1,8 @@
-"""What Prometheus reads at ``/metrics`` (spec: sandboxes)."""
+"""What a daemon tells of itself: at ``/metrics`` for Prometheus, and in its log (spec: sandboxes)."""
 
 from __future__ import annotations
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -54,6 +55,10 @@ class Metrics:
         """Note how much of something there is; what has no gauge is not shown."""
         if name in self._gauges:
             self._gauges[name].set(value)
+
+    def note(self, event: str, **fields: object) -> None:
+        """Write a line to the log."""
+        structlog.get_logger().info(event, **{name: value for name, value in fields.items() if value is not None})
 
     def render(self) -> bytes:
         """Return the page."""

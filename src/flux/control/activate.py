@@ -57,6 +57,10 @@ def start(context: Control, row: SandboxRow, deadline: Deadline) -> Calls[None]:
 
 
 def _refused(context: Control, row: SandboxRow, answer: Answer, error: FluxError) -> Calls[None]:
+    context.observer.note(
+        "start refused", sandbox=row.id, generation=row.generation, attempt=row.attempt_id, node=row.node,
+        answer=answer.value, reason=error.details.get("reason"), message=error.message,
+    )  # fmt: skip
     if answer is Answer.FINAL:
         yield from _next_generation(context, row, error)
     elif answer in (Answer.PREDECESSOR, Answer.UNKNOWN):

@@ -19,6 +19,7 @@ from flux.core.paths import printable
 from flux.core.requests import CreateSandbox
 from flux.core.sandbox import Sandbox
 from flux.ports.clock import Clock
+from flux.ports.observer import Observer, Unobserved
 from flux.ports.placement import Placement
 from flux.store.database import Moment
 from flux.store.registry import sandboxes
@@ -120,6 +121,7 @@ class Control:
         artifacts: the object store, if there is one.
         upload: moves the uploads of the node in this process on, where nobody else does.
         changed: hears of every change of a sandbox's row.
+        observer: hears why a start was not the last one of its wake.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class Control:
         upload: Callable[[], None] | None = None,
         changed: Callable[[str], None] = lambda _: None,
         flights: Flights | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.registry = registry
         self.clock = clock
@@ -150,6 +153,7 @@ class Control:
         self.upload = upload
         self.changed = changed
         self.flights = flights or Flights()
+        self.observer = observer or Unobserved()
         self.process = identity()
         self.abandoned = Abandoned()
         #: Attempts that this process minted and that nobody has sent yet: what is not sent has a certain outcome.

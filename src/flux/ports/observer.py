@@ -1,4 +1,4 @@
-"""Where the engine tells how it is doing, so that metrics are no concern of its own (spec: sandboxes)."""
+"""Where Flux tells how it is doing, so that metrics and logs are no concern of its own (spec: sandboxes)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class Observer(Protocol):
         """Hear how much of something there is now (``live_sandboxes``)."""
         ...
 
+    def note(self, event: str, **fields: object) -> None:
+        """Hear what happened to an execution, for the log: ``sandbox``, ``generation``, ``attempt`` and why."""
+        ...
+
 
 class Unobserved:
     """Hears and forgets."""
@@ -34,4 +38,7 @@ class Unobserved:
         """Forget it."""
 
     def gauge(self, name: str, value: float) -> None:
+        """Forget it."""
+
+    def note(self, event: str, **fields: object) -> None:
         """Forget it."""

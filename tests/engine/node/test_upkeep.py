@@ -137,6 +137,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.counted: dict[str, int] = {}
+        self.noted: list[tuple[str, dict[str, object]]] = []
 
     def operation(self, name: str, outcome: str, seconds: float) -> None:
         """Forget it."""
@@ -147,10 +148,16 @@ class Counts:
     def gauge(self, name: str, value: float) -> None:
         """Forget it."""
 
+    def note(self, event: str, **fields: object) -> None:
+        self.noted.append((event, fields))
+
 
 def test_refusals_and_uploads_are_counted(kit: Kit) -> None:
-    original = kit.rolled_back()
     kit.manager.node.observer = counts = Counts()
+    original = kit.rolled_back()
+    told = [(event, fields["generation"], fields["attempt"]) for event, fields in counts.noted]
+    assert told == [("activated", 1, "a1"), ("suspended", 1, "a1"), ("rolled back", 2, "a2")]
+    assert counts.noted[-1][1]["reason"] == "cannot prepare: the test says so"
     for _ in range(2):
         with failing("RolledBackAttempt", Code.FENCED):
             kit.activate(2, original)

@@ -160,6 +160,11 @@ def _carry_out(node: Node, request: Activate, claimed: NodeRow, use: Use) -> Ste
         if not _happened(node, request):
             raise (yield from _undone(node, request, claimed, error, stage.name)) from error
     yield Point.ACTIVATE_COMMITTED
+    route = request.route
+    node.observer.note(
+        "activated", sandbox=request.sandbox_id, generation=route.generation, attempt=route.attempt_id,
+        artifact=claimed.restoring,
+    )  # fmt: skip
     return _answer(node, request)
 
 

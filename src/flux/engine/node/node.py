@@ -138,6 +138,10 @@ class Node:
     ) -> FluxError:
         """Return the error that carries a refusal, signed by this store (§5)."""
         self.observer.count(f"fence.{refusal.reason.value}")
+        generation = None if about is None else about.generation
+        self.observer.note(
+            "refused", sandbox=sandbox_id, action=action, generation=generation, reason=refusal.reason.value
+        )
         return refused(refusal, sandbox_id, action, node_store_id=self.store_id, route=about, fence=fence)
 
     def credential(self, sandbox_id: str, route: Route) -> str:

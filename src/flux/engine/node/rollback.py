@@ -27,6 +27,10 @@ def undo(node: Node, claimed: NodeRow, reason: str) -> Steps[bool]:
     with node.writing() as tx:
         restored = restore(tx, claimed, reason)
     yield Point.ACTIVATE_ROLLED_BACK
+    node.observer.note(
+        "rolled back", sandbox=claimed.sandbox_id, generation=claimed.generation, attempt=claimed.attempt_id,
+        artifact=claimed.artifact_id, reason=reason,
+    )  # fmt: skip
     return restored is not None
 
 

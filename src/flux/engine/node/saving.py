@@ -66,6 +66,9 @@ def finish(node: Node, sandbox: Sandbox, row: NodeRow) -> Steps[NodeRow | None]:
         if written is not None:
             ends(tx, row, EndedAs.SUSPENDED, row.named)
     yield Point.SUSPEND_COMMITTED
+    node.observer.note(
+        "suspended", sandbox=row.sandbox_id, generation=row.generation, attempt=row.attempt_id, artifact=row.named
+    )
     return written
 
 
