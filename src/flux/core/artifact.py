@@ -78,7 +78,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal[1] = 1
 
 
-def encode(value: Artifact | Layer | PackIndex) -> bytes:
+def encode(value: Artifact | Layer) -> bytes:
     """Return the canonical JSON: keys sorted, no space. Lossless for names that are not Unicode (they are portable)."""
     return msgspec.json.encode(value, order="sorted")
 

@@ -162,7 +162,6 @@ class Fetcher:
             with contextlib.suppress(OSError):  # what stays has a name that the next start removes
                 self._layers.discard(draft)
             raise
-        self._layers.write_packs(copy.index)
 
     @contextmanager
     def _alone(self, layer_id: str) -> Iterator[None]:

@@ -164,7 +164,6 @@ class Upload:
             index = packs.index(layer_id, wanted[layer_id], self._known)
             self._send_layer(layer_id, described[layer_id], index)
             yield Point.UPLOAD_PART
-            self._layers.write_packs(index)
 
     def _send_packs(self, layer_id: str, wanted: list[Block]) -> Steps[None]:
         new = [block for block in wanted if block.digest not in self._known]

@@ -1,9 +1,9 @@
 """Where layers and artifacts are kept on this machine: ``<state>/layers/`` and ``<state>/artifacts/``.
 
 A layer is the directory ``layers/<layer id>/`` with ``tree/`` (as an overlay takes it: real whiteouts, real extended
-attributes), ``layer.json``, ``seal.json`` and, once it was packed, ``packs.json``. It is there when ``tree`` is there:
-that comes last, in one rename. An artifact is the file ``artifacts/<artifact id>.json``, written when all of its layers
-are there. What a crash left unfinished has a name with a dot, or no tree, and ``clear_drafts`` removes it.
+attributes), ``layer.json`` and ``seal.json``. It is there when ``tree`` is there: that comes last, in one rename. An
+artifact is the file ``artifacts/<artifact id>.json``, written when all of its layers are there. What a crash left
+unfinished has a name with a dot, or no tree, and ``clear_drafts`` removes it.
 
 All changes go through the Files port. Errors are ``OSError``, but for saved data that is not what it was.
 """
@@ -22,7 +22,6 @@ import msgspec
 from flux.core.artifact import (
     Artifact,
     Layer,
-    PackIndex,
     damaged,
     decode_artifact,
     decode_layer,
@@ -41,7 +40,6 @@ ARTIFACTS = "artifacts"
 TREE = "tree"
 _LAYER = "layer.json"
 _SEAL = "seal.json"
-_PACKS = "packs.json"
 _SUFFIX = ".json"
 _ID_CHARACTERS = 32
 _TAIL = 64
@@ -264,27 +262,12 @@ class LayerStore:
 
     def write_seal(self, layer_id: str, seal: Mapping[str, str]) -> None:
         """Replace a layer's seal, after its contents were found to be right."""
-        self._write_beside(layer_id, _SEAL, msgspec.json.encode(seal))
-
-    def packs(self, layer_id: str) -> PackIndex | None:
-        """Return where the layer's blocks lie in packs; ``None`` if it was never packed, or that cannot be read."""
-        data = self._read(layer_id, _PACKS)
-        try:
-            return None if data is None else msgspec.json.decode(data, type=PackIndex)
-        except msgspec.MsgspecError:
-            return None
-
-    def write_packs(self, index: PackIndex) -> None:
-        """Keep where a layer's blocks lie. Raises ``FluxError`` ``not_found`` if the layer is not there."""
-        self._write_beside(index.layer_id, _PACKS, encode(index))
-
-    def _write_beside(self, layer_id: str, name: str, data: bytes) -> None:
         try:
             held = os.open(layer_id, DIRECTORY, dir_fd=self._layers)
         except FileNotFoundError as error:
             raise missing("layer", layer_id) from error
         try:
-            self._replace(held, name, data)
+            self._replace(held, _SEAL, msgspec.json.encode(seal))
         finally:
             os.close(held)
 
