@@ -183,7 +183,7 @@ class Control:
         """
         with self.registry.reading() as tx:
             row = sandboxes.find(tx, reference)
-        if row is None or row.state in GONE or not access.sees(actor, row.owner) or self.is_over(row):
+        if row is None or row.state in GONE or not access.sees(actor, row.owner, row.id) or self.is_over(row):
             raise no_sandbox(reference)
         return row
 

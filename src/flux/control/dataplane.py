@@ -16,9 +16,10 @@ from flux.engine.expected import expect
 if TYPE_CHECKING:
     from flux.core.access import Actor
     from flux.core.changeset import Changes, Changeset
-    from flux.core.requests import Approve, Decide, DryRun, Exec, Speculate
+    from flux.core.requests import Approve, Decide, DryRun, Exec, Speculate, StartProcess
     from flux.engine import results
     from flux.engine.engine import Engine
+    from flux.engine.filesystem.filesystem import Filesystem
     from flux.engine.lifecycle.execute import RunningExec
 
 
@@ -66,6 +67,16 @@ class DataPlane:
     def execute(self, actor: Actor, sandbox: str, request: Exec) -> results.ExecResult:
         """Run a command to its end."""
         return self._engine.execute(actor, self._running(actor, sandbox), request)
+
+    def start_process(
+        self, actor: Actor, sandbox: str, request: StartProcess, terminal: results.TerminalSize | None = None
+    ) -> RunningExec:
+        """Start a program that runs until it ends or is killed."""
+        return self._engine.start_process(actor, self._running(actor, sandbox), request, terminal)
+
+    def filesystem(self, actor: Actor, sandbox: str, user: str) -> Filesystem:
+        """Return the files of a running sandbox as one of its users names them, for use in this very call."""
+        return self._engine.filesystem(actor, self._running(actor, sandbox), user)
 
     def read_file(self, actor: Actor, sandbox: str, path: str) -> results.OpenFile:
         """Open a file for reading. The caller closes the descriptor."""

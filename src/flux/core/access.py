@@ -21,11 +21,15 @@ class Role(StrEnum):
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls: ``name`` for the record, the ``role``, and the key's id if a key stands behind it."""
+    """Who calls: ``name`` for the record, the ``role``, and the key's id if a key stands behind it.
+
+    ``sandbox_id``: the one sandbox whose data-plane token the caller holds; it sees that one, whoever owns it.
+    """
 
     name: str
     role: Role
     key_id: str | None = None
+    sandbox_id: str | None = None
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +161,16 @@ def sees_all(actor: Actor) -> bool:
     return actor.role in _DECIDERS
 
 
-def sees(actor: Actor, owner: str | None) -> bool:
-    """Tell whether the actor sees what belongs to ``owner`` (a key's id; ``None``: made without a key)."""
+def sees(actor: Actor, owner: str | None, sandbox_id: str | None = None) -> bool:
+    """Tell whether the actor sees what belongs to ``owner`` (a key's id; ``None``: made without a key).
+
+    ``sandbox_id``: the sandbox that it is, or is part of, if it is one's.
+    """
+    if actor.sandbox_id is not None:
+        return actor.sandbox_id == sandbox_id
     return sees_all(actor) or (owner is not None and owner == actor.key_id)
+
+
+def bearer_of(sandbox_id: str) -> Actor:
+    """Return the actor that holds a sandbox's data-plane token: a user of that sandbox and of no other."""
+    return Actor(name=f"token of {sandbox_id}", role=Role.USER, sandbox_id=sandbox_id)

@@ -27,6 +27,8 @@ class CreateSandbox(Request):
     """Create a sandbox. ``workspace`` absent: a managed one over ``template``. Sizes in MiB, times in seconds.
 
     ``owner``: the id or name of the key that the sandbox is for; an administrator gives agents their sandboxes so.
+    ``snapshot``: the id or name of a snapshot to start from, in place of a template. ``internet``: it may reach any
+    public address, over TCP and UDP. ``auto_resume``: when it is paused, use of its data plane wakes it.
     """
 
     kind: str | None = None
@@ -43,6 +45,9 @@ class CreateSandbox(Request):
     on_timeout: Literal["kill", "pause"] = "kill"
     metadata: dict[str, str] = {}
     owner: str | None = None
+    snapshot: str | None = None
+    internet: bool = False
+    auto_resume: bool = False
 
 
 class Pause(Request):
@@ -94,6 +99,19 @@ class Exec(Request):
     stdin: str | None = None
     stdin_base64: str | None = None
     stream: bool = False
+
+
+class StartProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """Start a program in the real sandbox that runs until it ends or is killed.
+
+    ``user``: a name of the sandbox's ``/etc/passwd``, or a uid. ``cwd``: absolute, or from the user's home, ``~`` too;
+    ``None`` is the home.
+    """
+
+    argv: tuple[str, ...]
+    environment: dict[str, str] = {}
+    cwd: str | None = None
+    user: str = "user"
 
 
 class Speculate(Request):

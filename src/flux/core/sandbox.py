@@ -41,7 +41,8 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     in ``core.paths.portable`` form, since a record is JSON and a path is bytes. ``built_in``: over the
     template that the substrate makes of the host's system.
     ``root_device`` and ``root_inode`` identify the workspace's directory as it was at creation. ``owner`` is the id of
-    the key that created it. ``state`` and ``generation`` (0: none ever ran) are those of its row where it comes from a
+    the key that created it. ``snapshot``: the id of the artifact that it was made from, if it was. ``internet``: it may
+    reach any public address. ``auto_resume``: use of its data plane wakes it. ``state`` and ``generation`` (0: none ever ran) are those of its row where it comes from a
     node's store. ``expires_boot_ns`` with ``boot_id`` measures the time-out within one boot.
     """
 
@@ -71,6 +72,10 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     baseline_at: float | None = None
     built_in: bool = False
     generation: int = 0
+    template_name: str | None = None
+    snapshot: str | None = None
+    internet: bool = False
+    auto_resume: bool = False
 
     @property
     def directory(self) -> str | None:

@@ -134,7 +134,7 @@ class Context:
         """
         with self.stores.database.reading() as tx:
             found = sandboxes.find(tx, reference)
-        if found is None or found.state is NodeState.DELETING or not access.sees(actor, found.owner):
+        if found is None or found.state is NodeState.DELETING or not access.sees(actor, found.owner, found.id):
             raise no_sandbox(reference)
         return found
 

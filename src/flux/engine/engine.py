@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flux.core.access import Actor, Key
 from flux.core.audit import AuditEvent, AuditFilter, AuditKind
 from flux.core.changeset import Changes, Changeset
-from flux.core.requests import Approve, CreateKey, CreateSandbox, Decide, DryRun, Exec, Speculate
+from flux.core.requests import Approve, CreateKey, CreateSandbox, Decide, DryRun, Exec, Speculate, StartProcess
 from flux.core.sandbox import Sandbox
 from flux.engine import keys
 from flux.engine.context import Context
@@ -44,6 +44,7 @@ from flux.ports.substrate import Check, Substrate
 from flux.store.stores import Stores
 
 if TYPE_CHECKING:
+    from flux.engine.filesystem.filesystem import Filesystem
     from flux.engine.node.manager import NodeManager
     from flux.engine.node.node import NodeSettings
     from flux.ports.artifacts import ObjectStore
@@ -125,6 +126,23 @@ class Engine:
         """Run a command to its end and return its output, which is kept in memory up to a bound."""
         with self._context.operation(actor, "sandbox.exec"):
             return execute.execute(self._context, actor, sandbox, request)
+
+    def start_process(
+        self, actor: Actor, sandbox: str, request: StartProcess, terminal: TerminalSize | None = None
+    ) -> execute.RunningExec:
+        """Start a program that runs until it ends or is killed; its streams are carried as those of ``start_exec``.
+
+        Raises:
+            FluxError: ``invalid`` for a program, directory or user that is not there.
+        """
+        with self._context.operation(actor, "sandbox.exec"):
+            return execute.start_process(self._context, actor, sandbox, request, terminal)
+
+    def filesystem(self, actor: Actor, sandbox: str, user: str) -> Filesystem:
+        """Return the files of a sandbox as one of its users names them (``engine.filesystem``)."""
+        from flux.engine.filesystem.filesystem import Filesystem
+
+        return Filesystem(self._context, actor, sandbox, user)
 
     def read_file(self, actor: Actor, sandbox: str, path: str) -> OpenFile:
         """Open a regular file of the sandbox for reading. The caller closes the descriptor."""

@@ -53,7 +53,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     directories that become ``/home/user`` and ``/tmp``; ``home`` may be an overlay. Either is ``None`` for the tree's
     own (managed only). ``hidden``: directories of the host that show as empty wherever the sandbox would see them.
     ``lower_descriptor`` of an overlay may be the ``tree_descriptor`` of an instance that is alive. ``network``:
-    ``none`` refuses and records every attempt; ``ports`` allows TCP to ``net_ports`` only.
+    ``none`` refuses and records every attempt; ``ports`` allows TCP to ``net_ports`` only; ``internet`` allows TCP and
+    UDP to any public address.
     """
 
     sandbox_id: str
@@ -64,7 +65,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     mounts: tuple[Mount, ...] = ()
     hidden: tuple[str, ...] = ()
     limits: Limits = Limits()
-    network: Literal["none", "ports"] = "none"
+    network: Literal["none", "ports", "internet"] = "none"
     net_ports: tuple[int, ...] = ()
     hostname: str = "flux"
 
@@ -142,6 +143,11 @@ class Instance(Protocol):
 
     def alive(self) -> bool:
         """Tell whether the init still runs."""
+        ...
+
+    @property
+    def end_descriptor(self) -> int:
+        """A descriptor that becomes readable when the init has ended; the instance's own, open until ``close``."""
         ...
 
     def freeze(self) -> None:

@@ -88,6 +88,11 @@ class FakeInstance:
         self._thawed.set()
         self._dead = False
         self._closed = False
+        self._end = os.eventfd(0, os.EFD_CLOEXEC)
+
+    @property
+    def end_descriptor(self) -> int:
+        return self._end
 
     @property
     def tree_descriptor(self) -> int:
@@ -172,12 +177,15 @@ class FakeInstance:
         _kill_marked(self._mark)
         for process in self._processes:
             process.wait()
+        if not self._closed:
+            os.eventfd_write(self._end, 1)
 
     def close(self) -> None:
         self.kill()
         if not self._closed:
             self._closed = True
             os.close(self._tree)
+            os.close(self._end)
 
 
 class FakeSubstrate:

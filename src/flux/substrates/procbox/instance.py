@@ -112,6 +112,10 @@ class ProcboxInstance:
     def alive(self) -> bool:
         return not self._dead and not _readable(self.pidfd)
 
+    @property
+    def end_descriptor(self) -> int:
+        return self.pidfd
+
     def freeze(self) -> None:
         if self._group.can_freeze:
             if not self._group.freeze(_FREEZE_SECONDS):
