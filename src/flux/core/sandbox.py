@@ -42,8 +42,9 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     template that the substrate makes of the host's system.
     ``root_device`` and ``root_inode`` identify the workspace's directory as it was at creation. ``owner`` is the id of
     the key that created it. ``snapshot``: the id of the artifact that it was made from, if it was. ``internet``: it may
-    reach any public address. ``auto_resume``: use of its data plane wakes it. ``state`` and ``generation`` (0: none ever ran) are those of its row where it comes from a
-    node's store. ``expires_boot_ns`` with ``boot_id`` measures the time-out within one boot.
+    reach any public address. ``auto_resume``: use of its data plane wakes it. ``state`` and ``generation`` (0: none
+    ever ran) are those of its row where it comes from a node's store. ``expires_boot_ns`` with ``boot_id`` measures the
+    time-out within one boot.
     """
 
     id: str
