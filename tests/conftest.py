@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from hypothesis import settings
 # Two shared cores make any deadline a coin toss; a failure prints what reproduces it.
 settings.register_profile("flux", deadline=None, print_blob=True)
 settings.load_profile("flux")
+
+# A shell lets what it starts in the background ignore SIGINT, and every program started here would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SWEEPS = Path(__file__).parent / "crash"
 
