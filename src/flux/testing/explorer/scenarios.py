@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -67,10 +68,10 @@ def _world(scenario: Scenario, observer: Observer) -> World:
     parties.append(ControlParty(clock, tape, SETTINGS, scenario.kind))
     world = World(parties, clock, tape, scenario.begins, scenario.rules, observer)
     for name in NODES[: scenario.nodes]:
-        world.run_now("control", f"add {name}", lambda name=name: control(world).add_node(name))  # type: ignore[misc]
+        world.run_now("control", f"add {name}", partial(control(world).add_node, name))
         calm(world)
     for begin in scenario.before:
-        world.run_now(begin.party, begin.name, lambda begin=begin: begin.make(world))  # type: ignore[misc]
+        world.run_now(begin.party, begin.name, partial(begin.make, world))
         calm(world)
     return world
 

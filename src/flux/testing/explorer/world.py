@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -157,10 +158,10 @@ class World:
     def _ordinary(self) -> Iterator[Choice]:
         for call in self.progress.calls:
             if call.stage is Stage.SENT and call.awaited and not self._is_down(call.node):
-                yield Choice(f"deliver {call}", lambda call=call: self._deliver(call))  # type: ignore[misc]
+                yield Choice(f"deliver {call}", partial(self._deliver, call))
         for task in self.tasks:
             if self._can_step(task):
-                yield Choice(f"step {task}", lambda task=task: self._step(task))  # type: ignore[misc]
+                yield Choice(f"step {task}", partial(self._step, task))
 
     def _can_step(self, task: Task) -> bool:
         place = task.place
@@ -191,27 +192,27 @@ class World:
         for call in self.progress.calls:
             if call.is_stray and not self._is_down(call.node) and call.state() not in seen:
                 seen.add(call.state())  # two equal messages are as good as one
-                yield Choice(f"deliver {call}", lambda call=call: self._deliver(call))  # type: ignore[misc]
+                yield Choice(f"deliver {call}", partial(self._deliver, call))
 
     def _faults(self) -> Iterator[Choice]:
         rules = self.rules
         for call in self.progress.calls:
             if rules.lose and call.awaited:
-                yield Choice(f"give up {call}", lambda call=call: self._give_up(call), fault=True)  # type: ignore[misc]
+                yield Choice(f"give up {call}", partial(self._give_up, call), fault=True)
             if rules.repeat and call.awaited and call.stage is not Stage.SENT:
-                yield Choice(f"repeat {call}", lambda call=call: self._repeat(call), fault=True)  # type: ignore[misc]
+                yield Choice(f"repeat {call}", partial(self._repeat, call), fault=True)
         for task in self.tasks:
             if task.name in rules.failing and self._can_step(task) and task.place.at not in WAITING:
                 yield from self._failures(task)
         for name in rules.crashes:
             if self._is_busy(name):
-                yield Choice(f"crash {name}", lambda name=name: self.crash(name), fault=True)  # type: ignore[misc]
+                yield Choice(f"crash {name}", partial(self.crash, name), fault=True)
         for name in rules.reboots:
-            yield Choice(f"reboot {name}", lambda name=name: self.crash(name, host=True), fault=True)  # type: ignore[misc]
+            yield Choice(f"reboot {name}", partial(self.crash, name, host=True), fault=True)
 
     def _failures(self, task: Task) -> Iterator[Choice]:
         for fault in Fault:
-            yield Choice(f"fail {fault.value} of {task}", lambda fault=fault: self._step(task, fault), fault=True)  # type: ignore[misc]
+            yield Choice(f"fail {fault.value} of {task}", partial(self._step, task, fault), fault=True)
 
     # What happens
 
