@@ -109,7 +109,7 @@ def test_a_terminal_on_a_node(split: Split, sandbox: str) -> None:
     assert json.loads(told[-1])["exit_code"] == 0
 
 
-def test_a_sandbox_goes_on_on_another_node(split: Split, sandbox: str) -> None:
+def test_a_paused_sandbox_is_refused_and_goes_on_when_resumed(split: Split, sandbox: str) -> None:
     client = split.client()
     client.write_file(sandbox, "/root/kept", io.BytesIO(b"kept"))
     before = client.call("sandbox.pause", body=Pause(durable=True), sandbox=sandbox)
