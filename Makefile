@@ -6,9 +6,11 @@ export HOME := $(or $(HOME),$(CURDIR)/.cache/home)
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
+# The tests with the public SDKs have an environment, a configuration and a set-up of their own.
+SDK := .cache/sdk/python/bin/python -m pytest -c tests/sdk/python/pytest.ini -n 2 --dist loadfile tests/sdk/python
 CODE := src tests benches scripts setup.py
 
-.PHONY: help setup setup-run demo test style crash fmt lint types arch mutants bench docs proto picture requirements clean
+.PHONY: help setup setup-run setup-sdk demo test sdk style crash fmt lint types arch mutants bench docs proto picture requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 16
@@ -22,14 +24,23 @@ setup-run:  ## the same with only what Flux itself needs
 demo: setup-run  ## speculate, review, apply and revert in a throwaway directory
 	@$(PYTHON) scripts/demo.py
 
-test: setup  ## the quick tests, a few minutes
+test: setup  ## the quick tests, the public SDKs among them, a few minutes
 	$(PYTEST) -n 2 --dist loadfile -m "not slow" $(ARGS)
+	$(if $(ARGS),,@$(MAKE) --no-print-directory sdk)
+
+setup-sdk: setup
+	@scripts/sdk.sh </dev/null
+
+sdk: setup-sdk  ## the public SDKs against running daemons
+	$(SDK) -m "not slow" $(ARGS)
 
 style: setup  ## only the tests of the house rules
 	$(PYTEST) tests/style $(ARGS)
 
-crash: setup  ## the slow sweeps: kill, full disk and I/O error at every step
+crash: setup  ## the slow sweeps: kill, full disk and I/O error at every step; the public SDKs at length
 	$(PYTEST) -n 2 --dist loadfile -m slow $(ARGS)
+	$(if $(ARGS),,@$(MAKE) --no-print-directory setup-sdk)
+	$(if $(ARGS),,$(SDK) -m slow)
 
 fmt: setup  ## format the code
 	$(PYTHON) -m ruff check -q --fix $(CODE)

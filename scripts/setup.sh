@@ -33,11 +33,12 @@ run_tools() {
 cc gcc,libc6-dev the native parts cannot be built
 nft nftables sandboxes with --net-port are refused
 ip iproute2 sandboxes with --net-port are refused
+git git there is none in sandboxes of the template base, and tests with repositories and the style tests are skipped
+python3 python3 there is none in sandboxes of the template base
 LIST
 }
 dev_tools() {
     cat <<'LIST'
-git git tests with repositories and the style tests are skipped
 sqlite3 sqlite3 tests with databases are skipped
 mkfs.btrfs btrfs-progs tests of the snapshot engine are skipped
 mkfs.xfs xfsprogs tests of the reflink engine are skipped
@@ -46,6 +47,8 @@ setfattr attr tests with extended attributes are skipped
 setcap libcap2-bin tests with file capabilities are skipped
 chromium chromium tests of the review page are skipped
 initdb postgresql tests of the registry in PostgreSQL are skipped
+node nodejs tests with the public JavaScript SDK are skipped
+npm npm tests with the public JavaScript SDK are skipped
 LIST
 }
 tools() { run_tools; if [ "$goal" = dev ]; then dev_tools; fi; }

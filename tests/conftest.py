@@ -17,6 +17,9 @@ settings.load_profile("flux")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+#: The public SDKs have an environment of their own, and `make sdk` to run them in it.
+collect_ignore = ["sdk"]
+
 SWEEPS = Path(__file__).parent / "crash"
 
 

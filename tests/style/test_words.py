@@ -10,7 +10,8 @@ import pytest
 from tests.style import house
 
 HERE = house.ROOT / "tests/style/test_words.py"
-GENERATED = {"requirements/build.txt", "requirements/run.txt", "requirements/dev.txt", "LICENSE"}
+PINS = tuple(f"requirements/{name}.txt" for name in ("build", "run", "dev")) + ("tests/sdk/python/requirements.txt",)
+GENERATED = {*PINS, "LICENSE"}
 
 # pattern → why not
 BANNED = {
@@ -101,8 +102,10 @@ def test_an_abbreviation_is_found() -> None:
 
 
 def test_requirements_name_no_place() -> None:
-    for name in ("build", "run", "dev"):
-        text = (house.ROOT / f"requirements/{name}.txt").read_text()
+    for name in PINS:
+        text = (house.ROOT / name).read_text()
         assert not re.search(r"://|--find-links|--index|--extra-index|file:/| @ |^/|^\.", text, re.MULTILINE), name
         pins = re.findall(r"^([\w.-]+)==\S+ \\$", text, re.MULTILINE)
         assert pins and text.count("--hash=sha256:") >= len(pins), name
+    locked = (house.ROOT / "tests/sdk/js/package-lock.json").read_text()
+    assert '"resolved"' not in locked and locked.count('"integrity"') > 1
