@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flux.control import create, kill, nodes, pause, snapshot, sweep, wake
+from flux.control import create, kill, nodes, pause, reach, snapshot, sweep, wake
 from flux.control.calls import Calls, Describe, Nap, Send
 from flux.control.context import Control, ControlSettings
 from flux.control.direct import DirectPlacement
 from flux.control.drive import _METHODS
 from flux.core.access import Actor, Role
 from flux.core.audit import AuditEvent
-from flux.core.control import SandboxStatus
+from flux.core.control import Located, SandboxStatus
 from flux.core.errors import Code, FluxError
 from flux.core.lifecycle import NodeState
 from flux.core.node import Described
@@ -127,6 +127,7 @@ class World:
             boot_id=moment.boot_id,
             expires_boot_ns=moment.boot_ns + (ttl or 0) * 10**9,
             owner=actor.key_id,
+            auto_resume=request.auto_resume,
         )
 
     # Driving
@@ -182,6 +183,9 @@ class World:
 
     def pause(self, sandbox: str, *, durable: bool = False, actor: Actor = ADMIN) -> SandboxStatus:
         return self.run(pause.pause(self.control, actor, sandbox, durable=durable))
+
+    def reach(self, sandbox: str, token: str | None = None, *, wake: bool = False) -> Located:
+        return self.run(reach.reach(self.control, sandbox, token, wake_it=wake))
 
     def kill(self, sandbox: str, actor: Actor = ADMIN) -> SandboxStatus:
         return self.run(kill.delete(self.control, actor, sandbox))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from flux.store.registry.database import RegistryDatabase
 from flux.store.registry.sandboxes import SandboxRow
 
 SECOND_NS = 1_000_000_000
+TOKEN_BYTES = 24
 GONE = (ControlState.KILLING, ControlState.KILLED)
 
 
@@ -94,6 +96,10 @@ class Abandoned:
         return now - since >= context.settings.takeover_seconds * SECOND_NS
 
 
+def _random_token() -> str:
+    return secrets.token_hex(TOKEN_BYTES)
+
+
 class RemoteArtifacts(Protocol):
     """The object store's artifacts, as far as the control plane sees to them."""
 
@@ -122,6 +128,7 @@ class Control:
         upload: moves the uploads of the node in this process on, where nobody else does.
         changed: hears of every change of a sandbox's row.
         observer: hears why a start was not the last one of its wake.
+        token: makes a new secret by which a sandbox's data plane is used: 48 hexadecimal digits.
     """
 
     def __init__(
@@ -140,6 +147,7 @@ class Control:
         changed: Callable[[str], None] = lambda _: None,
         flights: Flights | None = None,
         observer: Observer | None = None,
+        token: Callable[[], str] = _random_token,
     ) -> None:
         self.registry = registry
         self.clock = clock
@@ -154,6 +162,7 @@ class Control:
         self.changed = changed
         self.flights = flights or Flights()
         self.observer = observer or Unobserved()
+        self.token = token
         self.process = identity()
         self.abandoned = Abandoned()
         #: Attempts that this process minted and that nobody has sent yet: what is not sent has a certain outcome.
@@ -240,6 +249,7 @@ def status(row: SandboxRow, *, already_running: bool = False) -> SandboxStatus:
         artifact=row.artifact,
         woke_from="running" if already_running else woke_from,
         stopped=row.stopped,
+        token=row.token,
     )
 
 

@@ -77,6 +77,7 @@ def new_row(context: Control, record: Sandbox, source: SandboxRow | None = None)
         expires_at=record.expires_at,
         boot_id=record.boot_id,
         expires_boot_ns=record.expires_boot_ns,
+        token=context.token(),
         **made,
     )
 

@@ -74,7 +74,7 @@ class ControlPlane:
         from flux.control import views
 
         permit(actor, "sandbox.get")
-        return views.get_sandbox(self._context, actor, sandbox)
+        return self._tokened(views.get_sandbox(self._context, actor, sandbox))
 
     def delete_sandbox(self, actor: Actor, sandbox: str) -> SandboxStatus:
         """Delete a sandbox, in whatever state and stage; it never comes back. Nodes out of reach do it later."""
@@ -114,7 +114,7 @@ class ControlPlane:
         from flux.control import wake
 
         permit(actor, "sandbox.resume")
-        return self._driver.run(wake.connect(self._context, actor, sandbox, timeout_seconds))
+        return self._tokened(self._driver.run(wake.connect(self._context, actor, sandbox, timeout_seconds)))
 
     def snapshot(self, actor: Actor, sandbox: str, name: str | None = None) -> Snapshot:
         """Save a sandbox to an artifact of its own and let it run on; ``not_applicable`` for a bound directory."""
@@ -136,6 +136,32 @@ class ControlPlane:
 
         permit(actor, "sandbox.get")
         return views.locate(self._context, actor, sandbox)
+
+    def reach(self, sandbox_id: str, token: str | None, *, wake: bool) -> Located:
+        """Return where the data plane of a sandbox is, for the holder of its token.
+
+        Args:
+            sandbox_id: its id; a name is none.
+            token: what the caller holds; ``None`` if that is not to be checked.
+            wake: wake it if it is paused and may be woken by use, and join a wake that is under way.
+
+        Raises:
+            FluxError: ``not_found`` if it does not run, ``unauthenticated`` for a wrong token, and what a wake raises.
+        """
+        from flux.control import reach
+
+        return self._driver.run(reach.reach(self._context, sandbox_id, token, wake_it=wake))
+
+    def tokens(self) -> list[tuple[str, str]]:
+        """Return the id and the token of every sandbox that is not being deleted."""
+        from flux.control import reach
+
+        return reach.tokens(self._context)
+
+    def _tokened(self, status: SandboxStatus) -> SandboxStatus:
+        from flux.control import reach
+
+        return reach.with_token(self._context, status)
 
     def set_timeout(self, actor: Actor, sandbox: str, ttl_seconds: int | None) -> SandboxStatus:
         """Let a sandbox's time-out be ``ttl_seconds`` from now, sooner or later than it was; ``None``: never."""

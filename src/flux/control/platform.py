@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from flux.control.dataplane import DataPlane, Execution
+from flux.core.access import bearer_of
 from flux.core.audit import AuditKind
 from flux.core.errors import Code, FluxError
 
@@ -115,6 +116,20 @@ class Platform(DataPlane):
                 return None
             raise
         return None if found.local else found
+
+    def reach(self, sandbox_id: str, token: str | None, *, wake: bool) -> Located:
+        """Return where a sandbox's data plane is, for the holder of its token; see ``ControlPlane.reach``."""
+        with self._engine.operation(bearer_of(sandbox_id), "sandbox.get"):
+            return self._plane.reach(sandbox_id, token, wake=wake)
+
+    def tokens(self) -> list[tuple[str, str]]:
+        """Return the id and the data-plane token of every sandbox, for what names none: for the daemon itself."""
+        return self._plane.tokens()
+
+    def set_timeout(self, actor: Actor, sandbox: str, ttl_seconds: int | None) -> SandboxStatus:
+        """Let a sandbox's time-out be ``ttl_seconds`` from now, sooner or later than it was; ``None``: never."""
+        with self._engine.operation(actor, "sandbox.resume"):
+            return self._plane.set_timeout(actor, sandbox, ttl_seconds)
 
     # Nodes
 

@@ -147,5 +147,6 @@ def adopt_artifact(tx: RegistryTransaction, row: SandboxRow) -> None:
             node_store_id=row.node_store_id,
             durable=row.artifact_durable,
             created_at=tx.now,
+            record=row.sandbox,
         ),
     )

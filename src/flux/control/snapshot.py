@@ -160,6 +160,7 @@ def _kept(context: Control, row: SandboxRow, captured: Captured, name: str | Non
         parent=row.artifact_id,
         durable=captured.artifact.durable,
         created_at=context.clock.wall(),
+        record=row.sandbox,
     )
     with context.registry.transaction() as tx:
         artifacts.add(tx, made)

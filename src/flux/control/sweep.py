@@ -146,4 +146,5 @@ def _row_of(context: Control, local: NodeStatus, adoption: Adoption) -> SandboxR
         expires_at=record.expires_at,
         boot_id=record.boot_id,
         expires_boot_ns=record.expires_boot_ns,
+        token=context.token(),
     )

@@ -98,6 +98,7 @@ def accepted(tx: RegistryTransaction, row: SandboxRow, saved: Saved | None) -> d
             parent=row.artifact_id,
             durable=saved.artifact.durable,
             created_at=tx.now,
+            record=row.sandbox,
         ),
     )
     return {

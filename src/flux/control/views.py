@@ -12,6 +12,7 @@ from flux.core.errors import Code, FluxError
 from flux.core.lifecycle import ControlState
 from flux.engine.results import Page
 from flux.store.registry import sandboxes
+from flux.store.registry.sandboxes import SandboxRow
 
 _LIMIT_MAX = 1000
 
@@ -47,6 +48,12 @@ def locate(context: Control, actor: Actor, reference: str) -> Located:
             f"cannot use sandbox {row.id}: it is {row.state.value}; resume it first",
             {"state": row.state.value, "sandbox_id": row.id},
         )
+    return located(row, context.local)
+
+
+def located(row: SandboxRow, local: str | None) -> Located:
+    """Return where a row that runs has its data plane; ``local``: the name of the node in this process."""
+    assert row.node is not None and row.pod_uid is not None
     return Located(
         sandbox_id=row.id,
         node=row.node,
@@ -54,7 +61,7 @@ def locate(context: Control, actor: Actor, reference: str) -> Located:
         pod_uid=row.pod_uid,
         credential=row.credential,
         address=row.address,
-        local=row.node == context.local,
+        local=row.node == local,
     )
 
 

@@ -20,6 +20,7 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     ``sandbox`` has the time-out as it is now. ``node``: where it runs, or ran last. ``artifact``: what it wakes from,
     ``None`` if nothing was ever saved. ``woke_from``: of the execution that runs; ``running`` in the answer of a
     ``resume`` that had nothing to do. ``stopped``: paused because its execution ended without being saved.
+    ``token``: what opens its data plane to whoever holds it; a sandbox that is older than tokens may have none yet.
     """
 
     sandbox: Sandbox
@@ -29,6 +30,7 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     artifact: ArtifactReference | None = None
     woke_from: WokeFrom | None = None
     stopped: bool = False
+    token: str | None = None
 
 
 class Located(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,11 +9,15 @@ import msgspec
 from flux.core.errors import Code, FluxError
 from flux.core.node import ArtifactReport
 from flux.core.paths import printable
+from flux.core.sandbox import Sandbox
 from flux.store.registry.database import RegistryTransaction
 
 
 class ArtifactRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One artifact. ``node_store_id``: where it is local. Sizes in bytes, time in wall-clock seconds."""
+    """One artifact. ``node_store_id``: where it is local. Sizes in bytes, time in wall-clock seconds.
+
+    ``record``: the sandbox's as it was; artifacts that are older than this column have none.
+    """
 
     id: str
     digest: str
@@ -30,6 +34,7 @@ class ArtifactRow(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     stored: int = 0
     error: str | None = None
+    record: Sandbox | None = None
 
 
 _COLUMNS = ArtifactRow.__struct_fields__
@@ -38,11 +43,13 @@ _INSERT = (
     f"INSERT INTO artifacts ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' for _ in _COLUMNS)})"
     " ON CONFLICT (id) DO NOTHING"
 )
+_record = msgspec.json.Decoder(Sandbox)
 
 
 def add(tx: RegistryTransaction, row: ArtifactRow) -> None:
     """Add an artifact; nothing happens if it is known."""
     values = msgspec.structs.asdict(row)
+    values["record"] = None if row.record is None else msgspec.json.encode(row.record).decode()
     tx.execute(_INSERT, [int(value) if isinstance(value, bool) else value for value in values.values()])
 
 
@@ -105,4 +112,5 @@ def none(reference: str) -> FluxError:
 def _row(found: tuple[Any, ...]) -> ArtifactRow:
     values = dict(zip(_COLUMNS, found, strict=True))
     values["durable"] = bool(values["durable"])
+    values["record"] = None if values["record"] is None else _record.decode(values["record"])
     return ArtifactRow(**values)

@@ -52,6 +52,7 @@ class SandboxRow(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     boot_id: str = ""
     expires_boot_ns: int = 0
+    token: str | None = None
 
     @property
     def route(self) -> Route:
@@ -199,6 +200,13 @@ def made_durable(tx: RegistryTransaction, artifact_id: str) -> int:
 def known(tx: RegistryTransaction) -> set[str]:
     """Return the ids of all sandboxes, tombstones too."""
     return {sandbox_id for (sandbox_id,) in tx.every("SELECT id FROM sandboxes")}
+
+
+def tokens(tx: RegistryTransaction) -> list[tuple[str, str | None]]:
+    """Return the id and the token of every sandbox that exists for its owner."""
+    marks = ", ".join("?" for _ in LIVING)
+    found = tx.every(f"SELECT id, token FROM sandboxes WHERE state IN ({marks}) ORDER BY number", LIVING)
+    return [(sandbox_id, token) for sandbox_id, token in found]
 
 
 def count(tx: RegistryTransaction) -> int:

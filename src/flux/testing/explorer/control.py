@@ -101,6 +101,7 @@ class ControlParty:
             audit=lambda event: None,
             settings=self._settings,
             flights=self.flights,
+            token=lambda: "0" * 48,
         )
         self.abandoned = ModelAbandoned(tape)
         control.abandoned = self.abandoned
