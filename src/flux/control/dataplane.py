@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flux.engine.engine import Engine
     from flux.engine.filesystem.filesystem import Filesystem
     from flux.engine.lifecycle.execute import RunningExec
+    from flux.engine.lifecycle.usage import Measured
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +74,14 @@ class DataPlane:
     ) -> RunningExec:
         """Start a program that runs until it ends or is killed."""
         return self._engine.start_process(actor, self._running(actor, sandbox), request, terminal)
+
+    def usage(self, actor: Actor, sandbox: str) -> Measured:
+        """Return what a running sandbox uses now."""
+        return self._engine.usage(actor, self._running(actor, sandbox))
+
+    def environment(self, actor: Actor, sandbox: str) -> dict[str, str]:
+        """Return the environment that a running sandbox was created with."""
+        return self._engine.environment(actor, self._running(actor, sandbox))
 
     def filesystem(self, actor: Actor, sandbox: str, user: str) -> Filesystem:
         """Return the files of a running sandbox as one of its users names them, for use in this very call."""

@@ -18,7 +18,7 @@ from flux.core.requests import Approve, CreateKey, CreateSandbox, Decide, DryRun
 from flux.core.sandbox import Sandbox
 from flux.engine import keys
 from flux.engine.context import Context
-from flux.engine.lifecycle import baseline, create, execute, files, recover
+from flux.engine.lifecycle import baseline, create, execute, files, recover, usage
 from flux.engine.results import (
     Baseline,
     ChangesetDetail,
@@ -137,6 +137,16 @@ class Engine:
         """
         with self._context.operation(actor, "sandbox.exec"):
             return execute.start_process(self._context, actor, sandbox, request, terminal)
+
+    def usage(self, actor: Actor, sandbox: str) -> usage.Measured:
+        """Return what a running sandbox uses now; ``unavailable`` if it has no execution at the moment."""
+        with self._context.operation(actor, "sandbox.get"):
+            return usage.measure(self._context, actor, sandbox)
+
+    def environment(self, actor: Actor, sandbox: str) -> dict[str, str]:
+        """Return the environment that a running sandbox was created with."""
+        with self._context.operation(actor, "sandbox.get"):
+            return dict(self._context.sandbox(actor, sandbox).environment)
 
     def filesystem(self, actor: Actor, sandbox: str, user: str) -> Filesystem:
         """Return the files of a sandbox as one of its users names them (``engine.filesystem``)."""

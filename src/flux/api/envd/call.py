@@ -29,7 +29,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One request after admission.
 
     ``sandbox`` names the execution (``<id>.<generation>``) as ``plane`` takes it, so that nothing is done to another
-    one. ``user``: whom the request is made as, if its headers say so.
+    one. ``user``: whom the request is made as, if its headers say so. ``deadline``: when the caller's time is over, in
+    seconds of the event loop's clock.
     """
 
     plane: DataPlane
@@ -39,6 +40,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     sandbox_id: str
     generation: int
     user: str | None = None
+    deadline: float | None = None
 
     @property
     def sandbox(self) -> str:
