@@ -227,7 +227,8 @@ class Substrate(Protocol):
         """Lay the built-in template under ``upper``, a managed sandbox's writable layer that may be empty yet.
 
         ``saved``: saved layers of a sandbox over it lie on ``upper``, which is the layer of an overlay ``below`` them;
-        they hold all that the template gives a sandbox, and only what is to stay hidden must be hidden here.
+        they hold all that the template writes for a sandbox. What they show of the host must show here, and what is to
+        stay hidden must be hidden.
 
         Returns:
             The lower layers, nearest first. Called before every start, as what is below may have changed.

@@ -6,6 +6,9 @@ of the sandbox's own (``etc``, ``home``, ``root``, ``var`` and so on), each opaq
 through. New names in the host's ``/`` get their whiteout before every start. A layer of its own for this between the
 two would be neater, but the kernel takes no layer that lies within another one. For the same reason a sandbox that was
 restored, whose saved layers lie in the state directory, is an overlay on an overlay: the lower one hides the host.
+
+Of ``/etc`` the sandbox gets copies of harmless files. Harmless directories are not copied, since a host has hundreds of
+names in them: like ``/usr`` they are the host's, shown by a redirect, and what the sandbox changes lies above.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ import stat
 from pathlib import Path
 
 from flux.core.errors import Code, FluxError
-from flux.core.paths import printable
-from flux.substrates.procbox import etc
+from flux.core.paths import is_within, printable
+from flux.substrates.procbox import etc, virtual
 from flux.substrates.procbox.host import SYSTEM, Host, describe, is_shortage
 
 HOST_ROOT = "/"
@@ -61,7 +64,9 @@ def prepare(upper: str, host: Host, *, saved: bool = False) -> tuple[str, ...]:
             "directory, use a template of your own, or run Flux with sudo",
         )
     try:
-        if not saved and not os.listdir(upper):
+        if saved and not os.path.lexists(f"{upper}/etc"):
+            _show_etc(upper, host)
+        elif not saved and not os.listdir(upper):
             _fill(upper, host)
         _hide_host(upper)
     except (OSError, shutil.Error) as error:
@@ -79,22 +84,39 @@ def _fill(upper: str, host: Host) -> None:
         os.mkdir(f"{upper}/{name}")
         os.chmod(f"{upper}/{name}", mode)
         if "/" not in name:
-            os.setxattr(f"{upper}/{name}", _attribute(host), b"y")
+            os.setxattr(f"{upper}/{name}", _attribute(host, "opaque"), b"y")
     _fill_etc(f"{upper}/etc", host)
     os.symlink("/run", f"{upper}/var/run")
     if host.privileged:
         os.chown(f"{upper}/home/user", _USER, _USER)
 
 
-def _attribute(host: Host) -> str:
-    return "trusted.overlay.opaque" if host.privileged and host.initial else "user.overlay.opaque"
+def _show_etc(mask: str, host: Host) -> None:
+    """Have those directories below the saved layers that these refer to; of ``/etc`` nothing else is seen there."""
+    os.mkdir(f"{mask}/etc")
+    os.chmod(f"{mask}/etc", _DIRECTORIES["etc"])
+    os.setxattr(f"{mask}/etc", _attribute(host, "opaque"), b"y")
+    for name in _shown(host):
+        _show(f"{mask}/etc", name, host)
+
+
+def _attribute(host: Host, name: str) -> str:
+    return f"{'trusted' if _redirects(host) else 'user'}.overlay.{name}"
+
+
+def _redirects(host: Host) -> bool:
+    """Tell whether the kernel takes this process's word for what a directory shows."""
+    return host.privileged and host.initial
 
 
 def _fill_etc(target: str, host: Host) -> None:
-    for name in etc.ALLOWED:
-        source, copy = f"/etc/{name}", f"{target}/{name}"
-        if not os.path.lexists(source):
+    shown = _shown(host)
+    for name in shown:
+        _show(target, name, host)
+    for name in _allowed():
+        if name in shown:
             continue
+        source, copy = f"/etc/{name}", f"{target}/{name}"
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         if os.path.isdir(source) and not os.path.islink(source):
             shutil.copytree(source, copy, symlinks=True, ignore_dangling_symlinks=True)
@@ -105,6 +127,39 @@ def _fill_etc(target: str, host: Host) -> None:
         Path(target, name).write_text(content, encoding="utf-8")
         os.chmod(f"{target}/{name}", 0o644)
     os.symlink("/proc/self/mounts", f"{target}/mtab")
+
+
+def _allowed() -> list[str]:
+    return [name for name in etc.ALLOWED if os.path.lexists(f"/etc/{name}")]
+
+
+def _shown(host: Host) -> list[str]:
+    """Return the allowed names of ``/etc`` that are directories which the layer below has, with all that is in them."""
+    if not _redirects(host):
+        return []
+    mounted = virtual.mount_points() - {HOST_ROOT}
+    paths = {name: f"/etc/{name}" for name in _allowed()}
+    return [
+        name
+        for name, path in paths.items()
+        if os.path.isdir(path)
+        and os.path.realpath(path) == path
+        and not any(is_within(path, point) or is_within(point, path) for point in mounted)
+    ]
+
+
+def _show(target: str, name: str, host: Host) -> None:
+    """Make a directory that shows the host's, and is like it."""
+    source, shown = f"/etc/{name}", f"{target}/{name}"
+    os.makedirs(shown)
+    shutil.copystat(source, shown)
+    os.chown(shown, *_owner(source))
+    os.setxattr(shown, _attribute(host, "redirect"), os.fsencode(source))
+
+
+def _owner(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_uid, status.st_gid
 
 
 def _hide_host(upper: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 
 _BYTES = 1 << 16
+#: How the kernel writes blanks and backslashes of a path.
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def read(path: str) -> str:
@@ -22,6 +25,12 @@ def read(path: str) -> str:
     finally:
         os.close(descriptor)
     return b"".join(parts).decode("utf-8", "surrogateescape")
+
+
+def mount_points() -> set[str]:
+    """Return where something is mounted, as this process sees it."""
+    places = {line.split(" ", 5)[4] for line in read("/proc/self/mountinfo").splitlines()}
+    return {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), place) for place in places}
 
 
 def write(path: str, text: str) -> None:
