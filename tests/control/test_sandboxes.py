@@ -6,7 +6,7 @@ import pytest
 
 from flux.control import artifacts, nodes, sweep, timeouts, views
 from flux.core.access import Actor, Role
-from flux.core.control import Adoption
+from flux.core.control import Adoption, SandboxFilter
 from flux.core.errors import Code, FluxError
 from flux.core.lifecycle import ControlState, NodeState
 from flux.core.node import Activate, Destroy, TearDown
@@ -102,13 +102,13 @@ def test_others_sandboxes_do_not_exist(world: World) -> None:
         with pytest.raises(FluxError) as hidden:
             see()
         assert hidden.value.code is Code.NOT_FOUND
-    assert views.list_sandboxes(world.control, BOB, 10, None, None).items == []
+    assert views.list_sandboxes(world.control, BOB, 10, None, SandboxFilter()).items == []
     reviewer = Actor(name="r", role=Role.REVIEWER, key_id="kyr")
-    assert [status.sandbox.id for status in views.list_sandboxes(world.control, reviewer, 10, None, None).items] == [
-        sandbox
-    ]
+    assert [
+        status.sandbox.id for status in views.list_sandboxes(world.control, reviewer, 10, None, SandboxFilter()).items
+    ] == [sandbox]
     nobody = Actor(name="x", role=Role.USER)
-    assert views.list_sandboxes(world.control, nobody, 10, None, None).items == []
+    assert views.list_sandboxes(world.control, nobody, 10, None, SandboxFilter()).items == []
 
 
 def test_lists_are_read_page_by_page(world: World) -> None:
@@ -116,17 +116,17 @@ def test_lists_are_read_page_by_page(world: World) -> None:
     world.pause(made[1])
     found, cursor = [], None
     while True:
-        page = views.list_sandboxes(world.control, ADMIN, 2, cursor, None)
+        page = views.list_sandboxes(world.control, ADMIN, 2, cursor, SandboxFilter())
         found += [status.sandbox.id for status in page.items]
         cursor = page.next_cursor
         if cursor is None:
             break
     assert found == made[::-1]
-    paused = views.list_sandboxes(world.control, ADMIN, 10, None, [ControlState.PAUSED])
+    paused = views.list_sandboxes(world.control, ADMIN, 10, None, SandboxFilter(states=(ControlState.PAUSED,)))
     assert [status.sandbox.id for status in paused.items] == [made[1]]
     for limit, wrong in ((0, None), (1001, None), (1, "x"), (1, "-1")):
         with pytest.raises(FluxError) as refused:
-            views.list_sandboxes(world.control, ADMIN, limit, wrong, None)
+            views.list_sandboxes(world.control, ADMIN, limit, wrong, SandboxFilter())
         assert refused.value.code is Code.INVALID
 
 

@@ -31,6 +31,7 @@ def delete(context: Control, actor: Actor, reference: str) -> ArtifactStatus:
     """Forget a snapshot."""
     with context.registry.transaction() as tx:
         row = _found(tx, actor, reference)
+        artifacts.lock(tx, row.id)  # whoever starts a sandbox from it right now does so first, or not at all
         if row.kind != "snapshot":
             raise FluxError(
                 Code.NOT_APPLICABLE,
@@ -108,7 +109,7 @@ def _status(tx: RegistryTransaction, row: ArtifactRow) -> ArtifactStatus:
 
 
 def _found(tx: RegistryTransaction, actor: Actor, reference: str) -> ArtifactRow:
-    row = artifacts.find(tx, reference)
+    row = artifacts.find(tx, reference, None if access.sees_all(actor) else actor.key_id)
     if row is None or not access.sees(actor, row.owner):
         raise artifacts.none(reference)
     return row

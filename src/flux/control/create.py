@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from flux.control import choose, kill, transitions, wake
+from flux.control import choose, kill, origin, transitions, wake
 from flux.control.calls import Calls, Nap
 from flux.control.context import GONE, Control, Deadline, status
 from flux.core.access import Actor
@@ -20,6 +20,7 @@ from flux.core.requests import CreateSandbox
 from flux.core.sandbox import Sandbox
 from flux.failpoints import Point
 from flux.store.registry import idempotency, nodes, sandboxes
+from flux.store.registry.artifacts import ArtifactRow
 from flux.store.registry.database import RegistryTransaction
 from flux.store.registry.sandboxes import SandboxRow
 
@@ -37,10 +38,12 @@ def create(context: Control, actor: Actor, request: CreateSandbox, key: str | No
         made = yield from _made_before(context, scope, _checked_key(key), digest)
         if made is not None:
             return made
-    row = new_row(context, context.build(actor, request))
+    row = _row(context, actor, request)
     node = choose.candidates(context, row)[0]
     try:
         with context.registry.transaction() as tx:
+            if row.artifact_id is not None:
+                origin.still_there(tx, row.artifact_id)
             insert(tx, context, row, node)
             if key is not None:
                 _remember(tx, context, scope, key, digest, row.id)
@@ -49,19 +52,30 @@ def create(context: Control, actor: Actor, request: CreateSandbox, key: str | No
     yield Point.WAKE_RECORDED
     made_row = yield from first_wake(context, row.id)
     details = {"kind": row.record.kind, "layout": row.record.layout}
+    if row.record.snapshot is not None:
+        details["snapshot"] = row.record.snapshot
     context.audit(AuditKind.SANDBOX_CREATE, actor, row.id, details)
     return status(made_row)
 
 
-def new_row(context: Control, record: Sandbox, source: SandboxRow | None = None) -> SandboxRow:
-    """Return the row of a sandbox that is to be made, resting on what ``source`` rests on if it is given."""
+def _row(context: Control, actor: Actor, request: CreateSandbox) -> SandboxRow:
+    """Return the row that a request asks for: over a template, or resting on a snapshot."""
+    record = context.build(actor, request)
+    if request.snapshot is None:
+        return new_row(context, record)
+    artifact, source = origin.found(context, actor, request.snapshot)
+    return new_row(context, origin.record(record, artifact, source), artifact)
+
+
+def new_row(context: Control, record: Sandbox, artifact: ArtifactRow | None = None) -> SandboxRow:
+    """Return the row of a sandbox that is to be made, resting on an artifact if one is given."""
     made: dict[str, Any] = {}
-    if source is not None:
+    if artifact is not None:
         made = {
-            "artifact_id": source.artifact_id,
-            "artifact_digest": source.artifact_digest,
-            "artifact_durable": source.artifact_durable,
-            "artifact_store": source.artifact_store,
+            "artifact_id": artifact.id,
+            "artifact_digest": artifact.digest,
+            "artifact_durable": artifact.durable,
+            "artifact_store": artifact.node_store_id,
         }
     elif record.layout == "bound":
         made = {"node_store_id": _local_store(context, record)}

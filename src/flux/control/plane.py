@@ -7,7 +7,7 @@ is named by its id or its name. Each method drives a generator of a module besid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from flux.core.access import Actor, permit
@@ -18,10 +18,10 @@ from flux.core.control import (
     Located,
     NodeStatus,
     Reconciled,
+    SandboxFilter,
     SandboxStatus,
     Snapshot,
 )
-from flux.core.lifecycle import ControlState
 from flux.core.requests import CreateSandbox
 
 if TYPE_CHECKING:
@@ -61,13 +61,17 @@ class ControlPlane:
         actor: Actor,
         limit: int = 100,
         cursor: str | None = None,
-        states: Sequence[ControlState] | None = None,
+        wanted: SandboxFilter | None = None,
     ) -> Page[SandboxStatus]:
-        """List the actor's sandboxes, newest first; only those in ``states`` if given."""
+        """List the actor's sandboxes, newest first unless ``wanted`` says else; only those that are wanted.
+
+        A page goes on where the last one ended by its cursor, with the same filter, whatever was made or deleted
+        meanwhile.
+        """
         from flux.control import views
 
         permit(actor, "sandbox.list")
-        return views.list_sandboxes(self._context, actor, limit, cursor, states)
+        return views.list_sandboxes(self._context, actor, limit, cursor, wanted or SandboxFilter())
 
     def get_sandbox(self, actor: Actor, sandbox: str) -> SandboxStatus:
         """Return a sandbox."""
@@ -123,12 +127,17 @@ class ControlPlane:
         permit(actor, "sandbox.snapshot")
         return self._driver.run(snapshot.snapshot(self._context, actor, sandbox, name))
 
-    def fork(self, actor: Actor, sandbox: str, count: int = 1, name: str | None = None) -> list[SandboxStatus]:
-        """Make ``count`` running sandboxes from a sandbox as it is now, or as it was paused; all of them or none."""
+    def fork(
+        self, actor: Actor, sandbox: str, count: int = 1, name: str | None = None, ttl_seconds: int | None = None
+    ) -> list[SandboxStatus]:
+        """Make ``count`` running sandboxes from a sandbox as it is now, or as it was paused; all of them or none.
+
+        ``ttl_seconds``: their time-out, if it is another than that of the source.
+        """
         from flux.control import snapshot
 
         permit(actor, "sandbox.fork")
-        return self._driver.run(snapshot.fork(self._context, actor, sandbox, count, name))
+        return self._driver.run(snapshot.fork(self._context, actor, sandbox, count, name, ttl_seconds))
 
     def locate(self, actor: Actor, sandbox: str) -> Located:
         """Return where a running sandbox's data plane is; ``illegal_state`` (resume it first) if it does not run."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flux.control.plane import ControlPlane
     from flux.core.access import Actor, Key
     from flux.core.audit import AuditEvent, AuditFilter
-    from flux.core.control import ArtifactStatus, Collected, Located, NodeStatus, SandboxStatus, Snapshot
+    from flux.core.control import ArtifactStatus, Collected, Located, NodeStatus, SandboxFilter, SandboxStatus, Snapshot
     from flux.core.requests import AddNode, CreateKey, CreateSandbox, Fork, Pause, Resume, TakeSnapshot
     from flux.engine import results
     from flux.engine.engine import Engine
@@ -59,10 +59,12 @@ class Platform(DataPlane):
         with self._engine.operation(actor, "sandbox.create"):
             return self._plane.create_sandbox(actor, request, idempotency_key)
 
-    def list_sandboxes(self, actor: Actor, limit: int = 100, cursor: str | None = None) -> results.Page[SandboxStatus]:
-        """List the actor's sandboxes, newest first."""
+    def list_sandboxes(
+        self, actor: Actor, limit: int = 100, cursor: str | None = None, wanted: SandboxFilter | None = None
+    ) -> results.Page[SandboxStatus]:
+        """List the actor's sandboxes, newest first unless ``wanted`` says else; only those that are wanted."""
         with self._engine.operation(actor, "sandbox.list"):
-            return self._plane.list_sandboxes(actor, limit, cursor)
+            return self._plane.list_sandboxes(actor, limit, cursor, wanted)
 
     def get_sandbox(self, actor: Actor, sandbox: str) -> SandboxStatus:
         """Return a sandbox."""
@@ -99,7 +101,7 @@ class Platform(DataPlane):
     def fork(self, actor: Actor, sandbox: str, request: Fork) -> list[SandboxStatus]:
         """Make running sandboxes of one as it is; all of them or none."""
         with self._engine.operation(actor, "sandbox.fork"):
-            made = self._plane.fork(actor, sandbox, request.count, request.name)
+            made = self._plane.fork(actor, sandbox, request.count, request.name, request.ttl_seconds)
         for status in made:
             self._record(AuditKind.SANDBOX_FORK, actor, status, of=sandbox)
         return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from flux.control import answers, choose, create, kill, wake
+from flux.control import answers, choose, create, kill, timeouts, wake
 from flux.control.answers import Answer
 from flux.control.artifacts import shown
 from flux.control.calls import Calls, Nap, Send
@@ -31,23 +31,22 @@ def snapshot(context: Control, actor: Actor, reference: str, name: str | None = 
 
 
 def fork(
-    context: Control, actor: Actor, reference: str, count: int = 1, name: str | None = None
+    context: Control,
+    actor: Actor,
+    reference: str,
+    count: int = 1,
+    name: str | None = None,
+    ttl_seconds: int | None = None,
 ) -> Calls[list[SandboxStatus]]:
     """Make running sandboxes from a sandbox as it is; see ``ControlPlane.fork``."""
     if not 1 <= count <= _FORKS_MAX:
         raise FluxError(Code.INVALID, f"cannot fork {count} times: 1 to {_FORKS_MAX} can be made at once")
     checked_name(name)
+    timeouts.checked_ttl(ttl_seconds, "ttl_seconds")
     source, artifact = yield from _taken(context, context.find(actor, reference), "fork", None)
-    resting = msgspec.structs.replace(
-        source,
-        artifact_id=artifact.id,
-        artifact_digest=artifact.digest,
-        artifact_durable=artifact.durable,
-        artifact_store=artifact.node_store_id,
-    )
     names = [name] if count == 1 or name is None else [f"{name}-{number}" for number in range(1, count + 1)]
-    records = [_record(context, actor, source, names[number % len(names)]) for number in range(count)]
-    rows = [create.new_row(context, record, resting) for record in records]
+    records = [_record(context, actor, source, names[number % len(names)], ttl_seconds) for number in range(count)]
+    rows = [create.new_row(context, record, artifact) for record in records]
     node = choose.candidates(context, rows[0])[0]
     with context.registry.transaction() as tx:
         for row in rows:
@@ -71,9 +70,9 @@ def _woken(context: Control, rows: list[SandboxRow]) -> Calls[list[SandboxStatus
     return made
 
 
-def _record(context: Control, actor: Actor, source: SandboxRow, name: str | None) -> Sandbox:
+def _record(context: Control, actor: Actor, source: SandboxRow, name: str | None, ttl_seconds: int | None) -> Sandbox:
     moment = context.moment()
-    ttl = source.ttl_seconds
+    ttl = source.ttl_seconds if ttl_seconds is None else ttl_seconds
     return msgspec.structs.replace(
         source.record,
         id=f"sb{context.identity()[:16]}",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator
 
 from flux.control.context import Control, status
 from flux.core import access
 from flux.core.access import Actor
-from flux.core.control import Located, SandboxStatus
+from flux.core.control import Located, SandboxFilter, SandboxStatus
 from flux.core.errors import Code, FluxError
 from flux.core.lifecycle import ControlState
 from flux.engine.results import Page
@@ -15,23 +16,37 @@ from flux.store.registry import sandboxes
 from flux.store.registry.sandboxes import SandboxRow
 
 _LIMIT_MAX = 1000
+_PIECE = 200
 
 
 def list_sandboxes(
-    context: Control, actor: Actor, limit: int, cursor: str | None, states: Sequence[ControlState] | None
+    context: Control, actor: Actor, limit: int, cursor: str | None, wanted: SandboxFilter
 ) -> Page[SandboxStatus]:
-    """List sandboxes, newest first; those being deleted exist for nobody."""
+    """List sandboxes, newest first or oldest first; those being deleted exist for nobody."""
+    beyond = _number(cursor)
     if not access.sees_all(actor) and actor.key_id is None:
         return Page(items=[])
+    found = list(itertools.islice(_found(context, actor, wanted, beyond), _limit(limit) + 1))
+    more = str(found[limit - 1].number) if len(found) > limit else None
+    return Page(items=[status(row) for row in found[:limit]], next_cursor=more)
+
+
+def _found(context: Control, actor: Actor, wanted: SandboxFilter, beyond: int | None) -> Iterator[SandboxRow]:
+    """Yield the rows that are wanted, beyond one's number. Read in pieces, as records are looked at one by one here."""
     owner = None if access.sees_all(actor) else actor.key_id
-    wanted = (
-        sandboxes.LIVING if states is None else [state.value for state in states if state.value in sandboxes.LIVING]
-    )
-    with context.registry.reading() as tx:
-        found = sandboxes.page(tx, wanted, owner=owner, limit=_limit(limit) + 1, before=_number(cursor))
-    kept = found[:limit]
-    more = str(kept[-1].number) if len(found) > limit else None
-    return Page(items=[status(row) for row in kept if not context.is_over(row)], next_cursor=more)
+    asked = ControlState if wanted.states is None else wanted.states
+    states = [state.value for state in asked if state.value in sandboxes.LIVING]
+    while True:
+        with context.registry.reading() as tx:
+            piece = sandboxes.page(
+                tx, states, owner=owner, limit=_PIECE, beyond=beyond, oldest_first=wanted.oldest_first
+            )
+        for row in piece:
+            if wanted.takes(row.record) and (row.lived or not wanted.lived) and not context.is_over(row):
+                yield row
+        if len(piece) < _PIECE:
+            return
+        beyond = piece[-1].number
 
 
 def get_sandbox(context: Control, actor: Actor, reference: str) -> SandboxStatus:

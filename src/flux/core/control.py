@@ -33,6 +33,29 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
 
 
+class SandboxFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sandboxes to list; what is ``None`` does not narrow. Time in wall-clock seconds.
+
+    ``metadata``: they have all of these values. ``template``: its name. ``started_after``: made later than that.
+    ``lived``: only those that ever ran, not those that are being made. ``oldest_first``: in that order.
+    """
+
+    states: tuple[ControlState, ...] | None = None
+    metadata: dict[str, str] = {}
+    template: str | None = None
+    started_after: float | None = None
+    lived: bool = False
+    oldest_first: bool = False
+
+    def takes(self, sandbox: Sandbox) -> bool:
+        """Tell whether a sandbox is wanted, as far as its record tells."""
+        return (
+            self.metadata.items() <= sandbox.metadata.items()
+            and self.template in (None, sandbox.template_name, sandbox.snapshot)
+            and (self.started_after is None or sandbox.created_at > self.started_after)
+        )
+
+
 class Located(msgspec.Struct, frozen=True, kw_only=True):
     """Where a running sandbox's data plane is. ``local``: its node is in this process; ``address`` is empty then."""
 

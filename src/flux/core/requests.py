@@ -69,10 +69,14 @@ class TakeSnapshot(Request):
 
 
 class Fork(Request):
-    """Make ``count`` sandboxes of one as it is. ``name``: of the copy; several have ``-1``, ``-2`` … after it."""
+    """Make ``count`` sandboxes of one as it is. ``name``: of the copy; several have ``-1``, ``-2`` … after it.
+
+    ``ttl_seconds``: their time-out, if it is another than that of the source.
+    """
 
     count: Annotated[int, Meta(ge=1, le=100)] = 1
     name: str | None = None
+    ttl_seconds: int | None = None
 
 
 class AddNode(Request):

@@ -39,6 +39,8 @@ _CPUS = (0.01, 1024.0)
 def build_record(context: Context, actor: Actor, request: CreateSandbox) -> Sandbox:
     """Return the record of the sandbox that a request asks for; nothing is made yet.
 
+    One that starts from a snapshot is over no template yet: the control plane knows the snapshot's.
+
     Raises:
         FluxError: ``invalid``, ``denied``, ``not_found`` (a template), ``conflict`` (the directory is gone).
     """
@@ -73,6 +75,9 @@ def build_record(context: Context, actor: Actor, request: CreateSandbox) -> Sand
         on_timeout=request.on_timeout,
         metadata=checked_text(dict(request.metadata), "metadata"),
         owner=owner,
+        template_name=None if template is None else template.name,
+        internet=request.internet,
+        auto_resume=request.auto_resume,
     )
 
 
@@ -94,6 +99,7 @@ def _owner(context: Context, actor: Actor, request: CreateSandbox) -> str | None
 class _Template(msgspec.Struct, frozen=True, kw_only=True):
     """What a managed sandbox's tree lies over."""
 
+    name: str
     directory: str
     built_in: bool
 
@@ -104,6 +110,15 @@ def _tree(
     """Return the bound directory, or the template of a managed one, with the identity of that directory."""
     if request.workspace is not None and request.template is not None:
         raise FluxError(Code.INVALID, "cannot create the sandbox: give a workspace or a template, not both")
+    if request.snapshot is not None:
+        if request.workspace is not None or request.template is not None:
+            raise FluxError(
+                Code.INVALID,
+                "cannot create the sandbox: a snapshot has its files and its template; leave workspace and template "
+                "out",
+                {"field": "snapshot"},
+            )
+        return None, None, (0, 0)
     if request.workspace is None:
         template = _template(context, request.template or context.settings.default_template)
         return None, template, roots.extent(template.directory).root
@@ -119,9 +134,9 @@ def _template(context: Context, name: str) -> _Template:
     holder = context.settings.template_root
     path = None if holder is None else os.path.realpath(os.path.join(holder, name))
     if path is not None and os.path.isdir(path):
-        return _Template(directory=path, built_in=False)
+        return _Template(name=name, directory=path, built_in=False)
     if name == BASE_TEMPLATE:
-        return _Template(directory="/", built_in=True)
+        return _Template(name=name, directory="/", built_in=True)
     place = "no template_root is set under [sandbox.procbox]" if holder is None else f"{holder} holds no such directory"
     raise FluxError(
         Code.NOT_FOUND,

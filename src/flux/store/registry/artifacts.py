@@ -82,11 +82,20 @@ def delete(tx: RegistryTransaction, artifact_id: str) -> None:
     tx.execute("DELETE FROM artifacts WHERE id = ?", (artifact_id,))
 
 
-def find(tx: RegistryTransaction, reference: str) -> ArtifactRow | None:
-    """Return an artifact by its id, or the latest snapshot of a name."""
-    found = tx.one(f"{_SELECT} WHERE id = ?", (reference,)) or tx.one(
-        f"{_SELECT} WHERE name = ? AND kind = 'snapshot' ORDER BY created_at DESC LIMIT 1", (reference,)
-    )
+def find(tx: RegistryTransaction, reference: str, owner: str | None = None) -> ArtifactRow | None:
+    """Return an artifact by its id, or the latest snapshot of a name; if ``owner`` is given, of those that it owns."""
+    found = tx.one(f"{_SELECT} WHERE id = ?", (reference,))
+    if found is None:
+        whose, values = ("", [reference]) if owner is None else (" AND owner = ?", [reference, owner])
+        found = tx.one(
+            f"{_SELECT} WHERE name = ? AND kind = 'snapshot'{whose} ORDER BY created_at DESC, id LIMIT 1", values
+        )
+    return None if found is None else _row(found)
+
+
+def lock(tx: RegistryTransaction, artifact_id: str) -> ArtifactRow | None:
+    """Return an artifact and keep it from changing until the transaction ends."""
+    found = tx.locked(f"{_SELECT} WHERE id = ?", (artifact_id,))
     return None if found is None else _row(found)
 
 

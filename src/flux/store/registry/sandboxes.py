@@ -137,19 +137,29 @@ def delete(tx: RegistryTransaction, sandbox_id: str) -> None:
 
 
 def page(
-    tx: RegistryTransaction, states: Sequence[str], *, owner: str | None, limit: int, before: int | None
+    tx: RegistryTransaction,
+    states: Sequence[str],
+    *,
+    owner: str | None,
+    limit: int,
+    beyond: int | None,
+    oldest_first: bool = False,
 ) -> list[SandboxRow]:
-    """Return sandboxes in some states, newest first; of one owner and with smaller numbers only, if given."""
+    """Return sandboxes in some states, newest first unless ``oldest_first``; of one owner only, if given.
+
+    ``beyond``: go on after the one with that number.
+    """
     if not states:
         return []
     clauses, values = [f"state IN ({', '.join('?' for _ in states)})"], list[str | int](states)
     if owner is not None:
         clauses.append("owner = ?")
         values.append(owner)
-    if before is not None:
-        clauses.append("number < ?")
-        values.append(before)
-    query = f"{_SELECT} WHERE {' AND '.join(clauses)} ORDER BY number DESC LIMIT ?"
+    if beyond is not None:
+        clauses.append("number > ?" if oldest_first else "number < ?")
+        values.append(beyond)
+    order = "ASC" if oldest_first else "DESC"
+    query = f"{_SELECT} WHERE {' AND '.join(clauses)} ORDER BY number {order} LIMIT ?"
     return [_row(found) for found in tx.every(query, [*values, limit])]
 
 
