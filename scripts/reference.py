@@ -110,7 +110,8 @@ def _table(prefix: str, section: type[config.Section]) -> Iterator[str]:
     title = f"[{prefix.rstrip('.')}]" if prefix else "Outside sections"
     yield f"## {title}\n"
     if prefix:
-        yield f"{(section.__doc__ or '').partition(': ')[2].capitalize()}\n"
+        told = (section.__doc__ or "").partition(": ")[2]
+        yield f"{told[:1].upper()}{told[1:]}\n"
     yield "| key | type | default | meaning |\n|---|---|---|---|"
     inner: list[tuple[str, type[config.Section]]] = []
     for key, hint in config.hints(section).items():
@@ -143,7 +144,9 @@ def _type(hint: Any) -> str:
     if get_origin(hint) is tuple:
         return "list of texts"
     names = {int: "whole number", float: "number", str: "text", bool: "true or false"}
-    chosen = [names[part] for part in (get_args(hint) or (hint,)) if part is not type(None)]
+    parts = [hint] if isinstance(hint, type) else get_args(hint)
+    plain = [get_args(part)[0] if get_origin(part) is Annotated else part for part in parts]
+    chosen = [names[part] for part in plain if part is not type(None)]
     return " or ".join(chosen)
 
 

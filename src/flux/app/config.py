@@ -182,6 +182,38 @@ class ObjectsSection(Section, frozen=True):
     ] = None
 
 
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+DomainName = Annotated[str, Meta(pattern=rf"^(?:{_LABEL}\.)*{_LABEL}$")]
+
+
+class ApiSection(Section, frozen=True):
+    """``[api]``: how often each caller may ask, else 429. The administrator's token and the socket are not bounded."""
+
+    requests_per_second: Annotated[
+        float, Meta(ge=0, description="Requests of one key, a second, over time; 0: no bound.")
+    ] = 200.0
+    burst: Annotated[int, Meta(ge=1, description="Requests of one key at once, after a pause.")] = 1000
+    sandbox_requests_per_second: Annotated[
+        float,
+        Meta(ge=0, description="Requests of E2B clients to one sandbox, a second, over time; 0: no bound."),
+    ] = 1000.0
+    sandbox_burst: Annotated[
+        int, Meta(ge=1, description="Requests of E2B clients to one sandbox at once, after a pause.")
+    ] = 4000
+
+
+class E2bSection(Section, frozen=True):
+    """``[e2b]``: names for the clients that are E2B's SDKs."""
+
+    domain: Annotated[
+        DomainName | None,
+        Meta(
+            description="Domain under which a proxy sends `api.DOMAIN` and `PORT-ID.DOMAIN` on to the daemon; clients "
+            "are told it. Unset: clients name the sandbox in a header."
+        ),
+    ] = None
+
+
 class Config(Section, frozen=True):
     """The keys outside any section, and the sections."""
 
@@ -201,6 +233,8 @@ class Config(Section, frozen=True):
     node: NodeSection = NodeSection()
     control: ControlSection = ControlSection()
     objects: ObjectsSection = ObjectsSection()
+    api: ApiSection = ApiSection()
+    e2b: E2bSection = E2bSection()
 
     @property
     def objects_url(self) -> str | None:

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 from starlette.types import ASGIApp
 
+from flux.api.rates import RequestRates, request_rates
 from flux.api.rest.application import build, build_node
 from flux.api.rest.gate import Gate, NodeGate, UserGate
 from flux.api.rest.server import HttpService, Listeners
@@ -28,6 +29,7 @@ from flux.app.work import Workers
 from flux.control.routed import RoutedPlane
 from flux.core.errors import Code, FluxError
 from flux.core.paths import is_utf8, printable
+from flux.core.rates import Rate
 
 if TYPE_CHECKING:
     from flux.api.rest.forward import Forwarder
@@ -148,8 +150,27 @@ def _application(runtime: Runtime, metrics: Metrics, settings: config.Config, op
     if runtime.control is None and runtime.node is not None:
         gate: Gate = NodeGate(RoutedPlane(runtime.engine, runtime.node))
         return build_node(gate, logs.RequestLog(), render, exec_output_bytes=output_bytes, any_host=options.insecure)
-    gate = UserGate(runtime.platform, _forwarder(runtime))
-    return build(gate, logs.RequestLog(), render, exec_output_bytes=output_bytes, any_host=options.insecure)
+    gate = UserGate(runtime.platform, _forwarder(runtime), _rates(settings.api))
+    return build(
+        gate,
+        logs.RequestLog(),
+        render,
+        exec_output_bytes=output_bytes,
+        any_host=options.insecure,
+        domain=settings.e2b.domain,
+    )
+
+
+def _rates(bounds: config.ApiSection) -> RequestRates:
+    """Return how often each caller may ask; 0 is no bound."""
+
+    def rate(per_second: float, burst: int) -> Rate | None:
+        return Rate(per_second=per_second, burst=burst) if per_second else None
+
+    return request_rates(
+        key=rate(bounds.requests_per_second, bounds.burst),
+        sandbox=rate(bounds.sandbox_requests_per_second, bounds.sandbox_burst),
+    )
 
 
 def _forwarder(runtime: Runtime) -> Forwarder | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import pwd
+import re
 import socket
 import struct
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,14 @@ from flux.core.errors import Code, FluxError
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+    from flux.api.rates import RequestRates
     from flux.control.platform import Platform
 
 _CREDENTIALS = struct.Struct("3i")
 _ANYONE = Actor(name="anyone", role=Role.USER)
 _LOCAL_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+#: What stands before the domain of a daemon behind a proxy: its API, or a port of a sandbox (spec: e2b).
+_BEFORE_DOMAIN = re.compile(r"api|sandbox|[0-9]{1,5}-[a-z0-9]+")
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +56,12 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
+def address_of(scope: Scope) -> str | None:
+    """Return the address of the other end; ``None`` at the unix socket."""
+    client = scope.get("client")
+    return None if scope["state"]["peer"].uid is not None or client is None else str(client[0])
+
+
 def header(scope: Scope, name: bytes) -> str | None:
     """Return the first header of that (lower-case) name."""
     for key, value in scope["headers"]:
@@ -60,8 +70,12 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
-def refuse_foreign_host(scope: Scope) -> None:
+def refuse_foreign_host(scope: Scope, domain: str | None = None) -> None:
     """Refuse a request over loopback for a name that is not local: a page that rebound its own name to this machine.
+
+    Args:
+        scope: the request.
+        domain: the daemon's own domain, whose names a proxy on this machine sends on.
 
     Raises:
         FluxError: ``denied``.
@@ -71,11 +85,20 @@ def refuse_foreign_host(scope: Scope) -> None:
         return
     host = header(scope, b"host") or ""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if not is_loopback(name):
+    if not is_loopback(name) and not is_of_domain(name, domain):
         raise FluxError(
             Code.DENIED,
-            "cannot answer for this Host header: over loopback only localhost, 127.0.0.1 and [::1] are served",
+            "cannot answer for this Host header: over loopback only localhost, 127.0.0.1, [::1] and the names of the "
+            "configured domain are served",
         )
+
+
+def is_of_domain(name: str, domain: str | None) -> bool:
+    """Tell whether a host's name is one that the daemon of ``domain`` has."""
+    if domain is None:
+        return False
+    first, _, rest = name.lower().rstrip(".").partition(".")
+    return rest == domain.lower().rstrip(".") and _BEFORE_DOMAIN.fullmatch(first) is not None
 
 
 def user_name(uid: int) -> str:
@@ -86,11 +109,12 @@ def user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def actor_of(platform: Platform, scope: Scope) -> Actor:
+def actor_of(platform: Platform, scope: Scope, rates: RequestRates) -> Actor:
     """Return who calls. Asks the store; not for the event loop.
 
     Raises:
-        FluxError: ``unauthenticated``; ``denied`` for another user's process at the socket.
+        FluxError: ``unauthenticated``; ``denied`` for another user's process at the socket; ``exhausted`` for one who
+            asks too often.
     """
     peer: Peer = scope["state"]["peer"]
     if peer.uid is not None:
@@ -105,17 +129,19 @@ def actor_of(platform: Platform, scope: Scope) -> Actor:
             "cannot tell who is calling: send a key in the header Authorization: Bearer KEY; fluxctl takes it from "
             "FLUX_TOKEN or --token",
         )
-    return platform.authenticate(token.strip())
+    actor = rates.guesses.authenticate(address_of(scope), token.strip(), platform.authenticate)
+    rates.check_actor(actor)
+    return actor
 
 
-def admit(platform: Platform, scope: Scope, operation: Operation) -> Actor:
+def admit(platform: Platform, scope: Scope, operation: Operation, rates: RequestRates) -> Actor:
     """Return who calls if the role may do ``operation``. Asks the store; not for the event loop.
 
     Raises:
-        FluxError: ``unauthenticated``, ``denied``.
+        FluxError: ``unauthenticated``, ``denied``, ``exhausted``.
     """
     if operation.open:
         return _ANYONE
-    actor = actor_of(platform, scope)
+    actor = actor_of(platform, scope, rates)
     permit(actor, operation.name)
     return actor

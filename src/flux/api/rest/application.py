@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from flux.api.rest.gate import Gate
-    from flux.control.platform import Platform
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -42,6 +41,7 @@ def build(
     *,
     exec_output_bytes: int,
     any_host: bool = False,
+    domain: str | None = None,
 ) -> ASGIApp:
     """Return the application.
 
@@ -51,9 +51,10 @@ def build(
         metrics: renders the Prometheus page.
         exec_output_bytes: how much of each output the reply of an exec holds.
         any_host: answer for any Host header, as behind a proxy.
+        domain: the domain whose names a proxy on this machine sends on, and which sandboxes are told to have.
     """
     found = routes(gate, metrics, exec_output_bytes=exec_output_bytes)
-    return Guard(Router(found, redirect_slashes=False, default=_nowhere), observer, any_host=any_host)
+    return Guard(Router(found, redirect_slashes=False, default=_nowhere), observer, any_host=any_host, domain=domain)
 
 
 def build_node(
@@ -82,7 +83,7 @@ def routes(gate: Gate, metrics: Callable[[], bytes], *, exec_output_bytes: int) 
     return [
         *resources,
         _Whole("/openapi.json", Resource({"GET": _openapi})),
-        _Whole("/metrics", Resource({"GET": _Metrics(gate.platform, threads, metrics)})),
+        _Whole("/metrics", Resource({"GET": _Metrics(gate, threads, metrics)})),
         _Whole("/", Resource({"GET": _front})),
         *(_Whole(path, Resource({"GET": page.serve})) for path in page.ROUTES),
         WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(gate, threads)),
@@ -179,8 +180,8 @@ async def _openapi(request: Request) -> Response:
 class _Metrics:
     """The Prometheus page: open over loopback, for holders of a token elsewhere."""
 
-    def __init__(self, platform: Platform | None, threads: Threads, render: Callable[[], bytes]) -> None:
-        self._platform = platform
+    def __init__(self, gate: Gate | None, threads: Threads, render: Callable[[], bytes]) -> None:
+        self._gate = gate
         self._threads = threads
         self._render = render
 
@@ -188,7 +189,7 @@ class _Metrics:
         """Answer with the counts as they are."""
         peer: Peer = request.scope["state"]["peer"]
         if not peer.loopback:
-            if self._platform is None:
+            if self._gate is None:
                 raise FluxError(Code.DENIED, "cannot show the metrics of a node to other machines: ask for them here")
-            await self._threads.quick(actor_of, self._platform, request.scope)
+            await self._threads.quick(actor_of, self._gate.platform, request.scope, self._gate.rates)
         return Response(await self._threads.quick(self._render), media_type=METRICS_TYPE)

@@ -92,8 +92,15 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 def error_reply(error: FluxError) -> Response:
     """Return the reply that tells an error."""
     status = status_of(error)
-    headers = {"www-authenticate": "Bearer"} if status == 401 else {"retry-after": "1"} if status == 503 else None
-    return Response(wire.encode_error(error), status, headers, media_type="application/json")
+    return Response(wire.encode_error(error), status, _headers(error, status), media_type="application/json")
+
+
+def _headers(error: FluxError, status: int) -> dict[str, str] | None:
+    if status == 401:
+        return {"www-authenticate": "Bearer"}
+    if status in (429, 503):
+        return {"retry-after": str(error.details.get("retry_after_seconds", 1))}
+    return None
 
 
 class ContentReply(Response):

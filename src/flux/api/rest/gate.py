@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from flux.api.rates import RequestRates, request_rates
 from flux.api.rest.access import admit, header
 from flux.api.rest.routed import ACTOR_HEADER, Pass, read_actor, read_pass
 from flux.core.access import Actor, Role, permit
@@ -26,6 +27,8 @@ class Gate(Protocol):
     platform: Platform
     #: Carries requests to other nodes, if there may be any.
     forwarder: Forwarder | None
+    #: How often each caller may ask.
+    rates: RequestRates
 
     def admit(self, scope: Scope, operation: Operation, sandbox: str | None) -> Actor:
         """Return who calls. Raises ``FluxError`` ``unauthenticated``, ``denied``."""
@@ -42,15 +45,19 @@ class UserGate:
     Args:
         platform: what answers.
         forwarder: carries requests to other nodes.
+        rates: how often each caller may ask; not given: as often as it likes.
     """
 
-    def __init__(self, platform: Platform, forwarder: Forwarder | None = None) -> None:
+    def __init__(
+        self, platform: Platform, forwarder: Forwarder | None = None, rates: RequestRates | None = None
+    ) -> None:
         self.platform = platform
         self.forwarder = forwarder
+        self.rates = rates or request_rates()
 
     def admit(self, scope: Scope, operation: Operation, sandbox: str | None) -> Actor:
         """Return who calls."""
-        return admit(self.platform, scope, operation)
+        return admit(self.platform, scope, operation, self.rates)
 
     def elsewhere(self, actor: Actor, operation: Operation, sandbox: str | None) -> Located | None:
         """Return the node where the sandbox runs, if that is another process."""
@@ -72,6 +79,8 @@ class NodeGate:
         # A node's routes are those of the data plane only, and of that it has everything that a platform has.
         self.platform: Platform = plane  # type: ignore[assignment]
         self._plane = plane
+        # The control plane counts what users ask.
+        self.rates = request_rates()
 
     def admit(self, scope: Scope, operation: Operation, sandbox: str | None) -> Actor:
         """Return who asked the control plane."""

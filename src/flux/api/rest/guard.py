@@ -52,10 +52,12 @@ class Guard:
         app: what answers.
         observer: hears of every request.
         any_host: answer for any Host header, as behind a proxy.
+        domain: the daemon's own domain, if it has one: its names are answered for.
     """
 
-    def __init__(self, app: ASGIApp, observer: RequestObserver, *, any_host: bool) -> None:
+    def __init__(self, app: ASGIApp, observer: RequestObserver, *, any_host: bool, domain: str | None = None) -> None:
         self._app = app
+        self._domain = domain
         self._any_host = any_host
         self._observer = observer
         self._running = 0
@@ -72,7 +74,7 @@ class Guard:
                     Code.UNAVAILABLE, "cannot take more requests at once: nothing was changed; try again soon"
                 )
             if not self._any_host:
-                refuse_foreign_host(scope)
+                refuse_foreign_host(scope, self._domain)
             await self._app(scope, receive, passage.send)
         except Exception as error:
             await passage.failed(receive, _innermost(error))
