@@ -19,6 +19,7 @@ from flux.core.sandbox import Sandbox
 from flux.engine import keys
 from flux.engine.context import Context
 from flux.engine.lifecycle import baseline, create, execute, files, recover, usage
+from flux.engine.lifecycle.execute import RunningExec
 from flux.engine.results import (
     Baseline,
     ChangesetDetail,
@@ -107,7 +108,7 @@ class Engine:
         stdout: int | None = None,
         stderr: int | None = None,
         terminal: TerminalSize | None = None,
-    ) -> execute.RunningExec:
+    ) -> RunningExec:
         """Start a command whose streams the caller carries; it must ``wait`` for it and ``close`` it.
 
         Args:
@@ -129,7 +130,7 @@ class Engine:
 
     def start_process(
         self, actor: Actor, sandbox: str, request: StartProcess, terminal: TerminalSize | None = None
-    ) -> execute.RunningExec:
+    ) -> RunningExec:
         """Start a program that runs until it ends or is killed; its streams are carried as those of ``start_exec``.
 
         Raises:

@@ -6,6 +6,9 @@ import base64
 import binascii
 import fcntl
 import os
+import select
+import shlex
+import signal
 import struct
 import termios
 import time
@@ -16,7 +19,7 @@ from flux.core.access import Actor
 from flux.core.audit import AuditKind
 from flux.core.errors import Code, FluxError
 from flux.core.paths import portable
-from flux.core.requests import Exec
+from flux.core.requests import Exec, StartProcess
 from flux.core.sandbox import Sandbox
 from flux.engine.context import Context
 from flux.engine.lifecycle import launch
@@ -24,15 +27,23 @@ from flux.engine.lifecycle.streams import Streams
 from flux.engine.results import Ended, ExecResult, TerminalSize
 from flux.ports.substrate import Command, Exit, Instance, Process
 
+_LAST_MOMENT_MS = 250
+
 
 class RunningExec:
     """A command that runs in the real sandbox.
 
     ``stdin``, ``stdout`` and ``stderr`` are the caller's ends of the pipes that were asked for, ``terminal`` the master
     of the terminal; each is ``None`` where there is none. They are the caller's to read, write and close.
+
+    Args:
+        process: the command.
+        held: what it holds of the sandbox.
+        deadline: until when it may run, in seconds of ``time.monotonic``; ``None``: as long as it likes.
+        instance: the execution that it runs in.
     """
 
-    def __init__(self, process: Process, held: ExitStack, deadline: float) -> None:
+    def __init__(self, process: Process, held: ExitStack, deadline: float | None, instance: Instance) -> None:
         self.stdin: int | None = None
         self.stdout: int | None = None
         self.stderr: int | None = None
@@ -41,7 +52,17 @@ class RunningExec:
         self._process = process
         self._held = held
         self._deadline = deadline
+        self._instance = instance
+        self._killed = False
         self._ended: Ended | None = None
+        #: It ended because its execution did (paused, killed), not by itself; known of a process
+        #: without a deadline once ``wait`` returned.
+        self.lost = False
+
+    @property
+    def pid(self) -> int:
+        """The process id as the sandbox sees it."""
+        return self._process.pid
 
     def wait(self, timeout: float | None = None) -> Ended | None:
         """Wait for the command to end, at most ``timeout`` seconds; ``None`` if it still runs.
@@ -50,16 +71,23 @@ class RunningExec:
         """
         if self._ended is not None:
             return self._ended
-        left = self._deadline - time.monotonic()
-        ended = self._process.wait(max(left, 0.0) if timeout is None else max(min(left, timeout), 0.0))
+        ended = self._process.wait(self._patience(timeout))
         timed_out = False
         if ended is None:
-            if time.monotonic() < self._deadline:
+            if self._deadline is None or time.monotonic() < self._deadline:
                 return None
             self._process.kill_tree()
             ended, timed_out = self._process.wait(), True
+        endless = self._deadline is None
+        self.lost = endless and not self._killed and _is_kill(ended) and _is_over(self._instance)
         self._ended = _ended(ended, timed_out, self.started)
         return self._ended
+
+    def _patience(self, timeout: float | None) -> float | None:
+        if self._deadline is None:
+            return timeout
+        left = self._deadline - time.monotonic()
+        return max(left if timeout is None else min(left, timeout), 0.0)
 
     def signal(self, number: int) -> None:
         """Send a signal to the command."""
@@ -67,6 +95,7 @@ class RunningExec:
 
     def kill(self) -> None:
         """Kill the command and everything that came from it."""
+        self._killed = True
         self._process.kill_tree()
 
     def resize(self, size: TerminalSize) -> None:
@@ -98,16 +127,42 @@ def start_exec(
     with ExitStack() as held:
         instance = _enter(context, sandbox, held)
         command = launch.command(sandbox, instance, request, terminal=terminal is not None)
-        own, child, close_child = _terminal(instance, command, terminal) if terminal else _pipes(given)
-        try:
-            _record(context, actor, sandbox, request)
-            process = instance.spawn(command, *child)
-        except BaseException:
-            _close(own)
-            raise
-        finally:
-            _close(close_child)
-        running = RunningExec(process, held.pop_all(), deadline)
+        _record(context, actor, sandbox, launch.shown(request))
+        return _spawned(instance, command, held, given, terminal, deadline)
+
+
+def start_process(
+    context: Context, actor: Actor, reference: str, request: StartProcess, terminal: TerminalSize | None
+) -> RunningExec:
+    """Start a program that runs until it ends or is killed, as one of the sandbox's users would start it."""
+    sandbox = context.sandbox(actor, reference)
+    access.permit_direct_change(actor, bound=sandbox.layout == "bound")
+    launch.checked_arguments(request.argv)
+    with ExitStack() as held:
+        instance = _enter(context, sandbox, held)
+        command = launch.process(sandbox, instance, request, terminal=terminal is not None)
+        _record(context, actor, sandbox, shlex.join(request.argv))
+        return _spawned(instance, command, held, (None, None, None), terminal, None)
+
+
+def _spawned(
+    instance: Instance,
+    command: Command,
+    held: ExitStack,
+    given: tuple[int | None, int | None, int | None],
+    terminal: TerminalSize | None,
+    deadline: float | None,
+) -> RunningExec:
+    """Start a command; what is held for it goes to it."""
+    own, child, close_child = _terminal(instance, command, terminal) if terminal else _pipes(given)
+    try:
+        process = instance.spawn(command, *child)
+    except BaseException:
+        _close(own)
+        raise
+    finally:
+        _close(close_child)
+    running = RunningExec(process, held.pop_all(), deadline, instance)
     if terminal:
         running.terminal = own[0]
     else:
@@ -126,7 +181,7 @@ def execute(context: Context, actor: Actor, reference: str, request: Exec) -> Ex
         try:
             instance = _enter(context, sandbox, held)
             command = launch.command(sandbox, instance, request)
-            _record(context, actor, sandbox, request)
+            _record(context, actor, sandbox, launch.shown(request))
             process = instance.spawn(command, *streams.child)
         except BaseException:
             streams.abandon()
@@ -157,8 +212,21 @@ def _enter(context: Context, sandbox: Sandbox, held: ExitStack) -> Instance:
     )
 
 
-def _record(context: Context, actor: Actor, sandbox: Sandbox, request: Exec) -> None:
-    details = {"command": portable(launch.shown(request))}
+def _is_kill(ended: Exit | None) -> bool:
+    return ended is None or ended.signal == signal.SIGKILL
+
+
+def _is_over(instance: Instance) -> bool:
+    """Tell whether an execution ended: its init is the last of its processes to go, so it is given a moment."""
+    if not instance.alive():
+        return True
+    poll = select.poll()
+    poll.register(instance.end_descriptor, select.POLLIN)
+    return bool(poll.poll(_LAST_MOMENT_MS))
+
+
+def _record(context: Context, actor: Actor, sandbox: Sandbox, shown: str) -> None:
+    details = {"command": portable(shown)}
     context.stores.audit.append(context.line(AuditKind.SANDBOX_EXEC, actor, sandbox_id=sandbox.id, details=details))
 
 

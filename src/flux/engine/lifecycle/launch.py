@@ -7,6 +7,7 @@ import os
 import shlex
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from flux.core import paths
 from flux.core.errors import Code, FluxError
 from flux.core.lifecycle import IN_FLIGHT, NodeState
+from flux.core.requests import StartProcess
 from flux.core.sandbox import HOME, Sandbox, checked_environment
 from flux.engine.context import Context, no_sandbox
 from flux.engine.lifecycle import generations, users
@@ -22,6 +24,7 @@ from flux.ports.substrate import Command, Instance, LaunchSpec, Limits, Mount, O
 from flux.store import sandboxes
 
 SHELL = "/bin/sh"
+_BASH = "/bin/bash"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ARGUMENT_BYTES_MAX = 128 * 1024
 _BUSY_TRIES = 40
@@ -156,7 +159,15 @@ def arguments(asked: Asked) -> Sequence[str]:
         raise FluxError(
             Code.INVALID, "cannot run a command: give exactly one of command (a shell string) and argv (a list)"
         )
-    argv = [SHELL, "-c", asked.command] if asked.command is not None else list(asked.argv or ())
+    return checked_arguments([SHELL, "-c", asked.command] if asked.command is not None else list(asked.argv or ()))
+
+
+def checked_arguments(argv: Sequence[str]) -> Sequence[str]:
+    """Return a program and its arguments if they can be given to one.
+
+    Raises:
+        FluxError: ``invalid``.
+    """
     if not argv or not argv[0]:
         raise FluxError(Code.INVALID, "cannot run a command: argv is empty; its first element is the program")
     for argument in argv:
@@ -195,7 +206,7 @@ def timeout_seconds(context: Context, asked: Asked) -> float:
 
 def command(sandbox: Sandbox, instance: Instance, asked: Asked, *, terminal: bool = False) -> Command:
     """Return what to spawn for a request: its environment complete, its user resolved, its directory absolute."""
-    user = users.resolve(instance, asked.user)
+    user = users.resolve(sandbox, instance, asked.user)
     return Command(
         argv=arguments(asked),
         environment=_environment(sandbox, user, asked.environment, terminal),
@@ -204,6 +215,43 @@ def command(sandbox: Sandbox, instance: Instance, asked: Asked, *, terminal: boo
         gid=user.gid,
         terminal=terminal,
     )
+
+
+def process(sandbox: Sandbox, instance: Instance, asked: StartProcess, *, terminal: bool) -> Command:
+    """Return what to spawn for a process as its user would start it: home, shell and directory are the user's.
+
+    Raises:
+        FluxError: ``invalid``.
+    """
+    user = users.resolve(sandbox, instance, asked.user)
+    shell = shell_of(sandbox, instance)
+    own = {"HOME": user.home, "SHELL": shell}
+    return Command(
+        argv=checked_arguments(asked.argv),
+        environment=_environment(sandbox, user, asked.environment, terminal, own),
+        cwd=_from_home(sandbox, instance, user, asked.cwd),
+        uid=user.uid,
+        gid=user.gid,
+        terminal=terminal,
+    )
+
+
+def shell_of(sandbox: Sandbox, instance: Instance) -> str:
+    """Return the shell of a sandbox's users."""
+    there = os.path.exists(_BASH) if sandbox.layout == "bound" else users.holds(instance.tree_descriptor, _BASH)
+    return _BASH if there else SHELL
+
+
+def _from_home(sandbox: Sandbox, instance: Instance, user: users.User, cwd: str | None) -> str:
+    """Return an absolute directory; the home unless another one is asked for, the root where there is no home."""
+    if not cwd:
+        there = sandbox.layout == "bound" or users.holds(instance.tree_descriptor, user.home)
+        return user.home if there else "/"
+    if "\0" in cwd:
+        raise FluxError(Code.INVALID, "cannot run a command there: cwd holds a NUL byte", {"field": "cwd"})
+    if cwd == "~" or cwd.startswith("~/"):
+        cwd = cwd[2:]
+    return cwd if cwd.startswith("/") else os.path.normpath(f"{user.home}/{cwd}")
 
 
 def _directory(sandbox: Sandbox, cwd: str | None) -> str:
@@ -218,7 +266,13 @@ def _directory(sandbox: Sandbox, cwd: str | None) -> str:
     return cwd
 
 
-def _environment(sandbox: Sandbox, user: users.User, asked: Mapping[str, str], terminal: bool) -> dict[str, str]:
+def _environment(
+    sandbox: Sandbox,
+    user: users.User,
+    asked: Mapping[str, str],
+    terminal: bool,
+    own: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
     return {
         "PATH": _PATH,
         "HOME": HOME,
@@ -227,6 +281,7 @@ def _environment(sandbox: Sandbox, user: users.User, asked: Mapping[str, str], t
         "SHELL": SHELL,
         "LANG": "C.UTF-8",
         "TERM": "xterm-256color" if terminal else "dumb",
+        **own,
         **sandbox.environment,
         **checked_environment(dict(asked)),
     }

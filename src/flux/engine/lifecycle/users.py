@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import os
+import stat
 
 import msgspec
 
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
+from flux.core.sandbox import HOME, Sandbox
 from flux.ports.substrate import Command, Instance
 
 _ID_MAX = 2**32 - 2
+_ROOT_HOME = "/root"
+#: Links lead to where the sandbox sees them lead, nowhere outside of it, and over no mount that it made itself.
+_RESOLVE_NO_XDEV = 0x01
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_IN_ROOT = 0x10
 _PASSWD_BYTES_MAX = 1 << 20
 _READ_SECONDS = 10.0
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """A user inside a sandbox."""
+    """A user inside a sandbox. ``home``: an absolute path inside, which need not be there."""
 
     name: str
     uid: int
     gid: int
+    home: str = "/"
 
 
-def resolve(instance: Instance, asked: str | None) -> User:
+def resolve(sandbox: Sandbox, instance: Instance, asked: str | None) -> User:
     """Return the user that a request names: a name, ``uid`` or ``uid:gid``; root by default, where Flux is root.
 
     Raises:
         FluxError: ``invalid`` if there is none, or if without privileges it is another one than the caller.
     """
-    default = User(name="root" if os.geteuid() == 0 else "user", uid=os.geteuid(), gid=os.getegid())
-    if asked is None:
+    root = os.geteuid() == 0
+    home = _ROOT_HOME if root and sandbox.layout == "managed" else HOME
+    default = User(name="root" if root else "user", uid=os.geteuid(), gid=os.getegid(), home=home)
+    if asked is None or asked == default.name:
         return default
-    user = _numbered(asked) or (default if asked == default.name else _named(instance, asked))
+    user = _numbered(asked) or _named(sandbox, instance, asked)
     if os.geteuid() != 0 and user.uid != default.uid:
         raise FluxError(
             Code.INVALID,
@@ -52,12 +62,51 @@ def _numbered(asked: str) -> User | None:
     return User(name=uid, uid=numbers[0], gid=numbers[1])
 
 
-def _named(instance: Instance, asked: str) -> User:
-    for line in _passwd(instance).split("\n"):
+def _named(sandbox: Sandbox, instance: Instance, asked: str) -> User:
+    content = passwd_of_tree(instance.tree_descriptor) if sandbox.layout == "managed" else _passwd(instance)
+    for line in content.split("\n"):
         fields = line.split(":")
         if len(fields) > 3 and fields[0] == asked and fields[2].isdecimal() and fields[3].isdecimal():
-            return User(name=asked, uid=int(fields[2]), gid=int(fields[3]))
+            home = fields[5] if len(fields) > 5 and fields[5].startswith("/") and "\0" not in fields[5] else "/"
+            numbers = int(fields[2]), int(fields[3])
+            if max(numbers) <= _ID_MAX:
+                return User(name=asked, uid=numbers[0], gid=numbers[1], home=home)
     raise _unknown(asked)
+
+
+def passwd_of_tree(tree: int) -> str:
+    """Return the passwd below a managed sandbox's tree, at most a mebibyte of it; empty if there is none to read.
+
+    Nothing that the sandbox puts there leads outside of it or keeps the reader waiting: only a regular file is opened.
+    """
+    try:
+        handle = _handle(tree, "/etc/passwd")
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return ""
+            descriptor = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        finally:
+            os.close(handle)
+        with os.fdopen(descriptor, "rb") as stream:
+            return stream.read(_PASSWD_BYTES_MAX).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
+def holds(tree: int, path: str) -> bool:
+    """Tell whether a managed sandbox's tree has something at an absolute path, as the sandbox sees it."""
+    try:
+        os.close(_handle(tree, path))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _handle(tree: int, path: str) -> int:
+    from flux.trees import _native
+
+    flags = _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_XDEV
+    return _native.openat2(tree, path.strip("/") or ".", os.O_PATH | os.O_CLOEXEC, 0, flags)
 
 
 def _passwd(instance: Instance) -> str:
