@@ -211,6 +211,11 @@ class Sdk:
         made.handle = await box.files.watch_dir(path, **options)
         return made
 
+    def url(self, box: Any, operation: str, path: str, **options: Any) -> str:
+        """Return a signed URL. ``operation``: ``download_url`` or ``upload_url``, which ask nobody."""
+        made: str = getattr(box if self.is_async else box.target, operation)(path, **options)
+        return made
+
     async def chunks(self, stream: Any) -> AsyncIterator[bytes]:
         """Yield what a streamed download brings."""
         if self.is_async:
