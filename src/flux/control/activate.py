@@ -155,7 +155,7 @@ def _told(row: SandboxRow, error: FluxError) -> FluxError:
     passing = error.code in _PASSING or error.details.get("cause") in _PASSING_CAUSES
     code = Code.UNAVAILABLE if passing else error.code
     after = "it stays paused as it was" if row.lived else "nothing is left of it"
-    return FluxError(code, f"{error.message}; {after}", error.details)
+    return FluxError(code, f"{error.message}; {after}", {**error.details, "wake": "failed"})
 
 
 def _is_still(context: Control, seen: SandboxRow) -> bool:

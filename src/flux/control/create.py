@@ -152,7 +152,8 @@ def _made_before(context: Control, scope: str, key: str, digest: str) -> Calls[S
         if row.lived:
             return status(row)
         if deadline.is_over:
-            raise wake.too_late(row, context.settings.wake_timeout_seconds)
+            late = wake.too_late(row, context.settings.wake_timeout_seconds)
+            raise FluxError(late.code, late.message, {**late.details, "idempotency_key": key})
         if row.state is ControlState.PAUSED:  # it failed, and whoever created it is about to remove it
             yield Nap(context.settings.nap_seconds, row.id)
         else:

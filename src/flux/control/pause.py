@@ -49,6 +49,7 @@ def paused(context: Control, sandbox_id: str) -> Calls[SandboxRow]:
     watch = Watch(context)
     joined: str | None = None
     generation: int | None = None
+    ours = False
     while True:
         row = context.living(sandbox_id)
         if row.state is ControlState.PAUSED or (generation is not None and row.generation > generation):
@@ -58,13 +59,13 @@ def paused(context: Control, sandbox_id: str) -> Calls[SandboxRow]:
                 raise transitions.decoded(row.failure)
             begun = begin(context, row)
             if begun is not None:
-                joined, generation = begun.wake_id, begun.generation
+                joined, generation, ours = begun.wake_id, begun.generation, True
                 yield Point.PAUSE_RECORDED
             continue
         if row.state is ControlState.PAUSING:
             joined, generation = row.wake_id, row.generation
         if deadline.is_over:
-            raise _unknown(row, context.settings.pause_timeout_seconds)
+            raise _unknown(row, context.settings.pause_timeout_seconds, joined=not ours)
         if not (watch.may_drive(row) and (yield from advance(context, row, deadline)).driven):
             yield Nap(min(context.settings.nap_seconds, deadline.left_seconds), row.id)
 
@@ -119,10 +120,10 @@ def _reported(context: Control, row: SandboxRow) -> Calls[str | None]:
     return held.error
 
 
-def _unknown(row: SandboxRow, seconds: float) -> FluxError:
+def _unknown(row: SandboxRow, seconds: float, *, joined: bool) -> FluxError:
     return FluxError(
         Code.UNKNOWN_OUTCOME,
         f"cannot tell whether sandbox {row.id} is paused: node {row.node} has not answered within {seconds:g} seconds; "
         "nothing is lost, ask again",
-        {"node": row.node, "generation": row.generation},
+        {"node": row.node, "generation": row.generation, "joined": joined},
     )

@@ -179,6 +179,13 @@ class ControlPlane:
         permit(actor, "sandbox.resume")
         return timeouts.set_timeout(self._context, actor, sandbox, ttl_seconds)
 
+    def extend(self, actor: Actor, sandbox: str, seconds: int) -> SandboxStatus:
+        """Let a sandbox that runs live at least so long from now; nothing happens to one that does not run."""
+        from flux.control import timeouts
+
+        permit(actor, "sandbox.resume")
+        return timeouts.extend(self._context, actor, sandbox, seconds)
+
     # Nodes
 
     def add_node(self, actor: Actor, name: str, address: str) -> NodeStatus:

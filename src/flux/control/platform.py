@@ -7,22 +7,30 @@ asks.
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import TYPE_CHECKING, Protocol
 
 from flux.control.dataplane import DataPlane, Execution
 from flux.core.access import bearer_of
 from flux.core.audit import AuditKind
+from flux.core.control import Room
 from flux.core.errors import Code, FluxError
+from flux.core.lifecycle import ControlState
+from flux.core.requests import Pause
 
 if TYPE_CHECKING:
     from flux.control.plane import ControlPlane
     from flux.core.access import Actor, Key
     from flux.core.audit import AuditEvent, AuditFilter
     from flux.core.control import ArtifactStatus, Collected, Located, NodeStatus, SandboxFilter, SandboxStatus, Snapshot
-    from flux.core.requests import AddNode, CreateKey, CreateSandbox, Fork, Pause, Resume, TakeSnapshot
+    from flux.core.requests import AddNode, CreateKey, CreateSandbox, Fork, Resume, TakeSnapshot
     from flux.engine import results
     from flux.engine.engine import Engine
     from flux.ports.substrate import Check
+
+
+_MIB = 1024 * 1024
 
 
 class Contacts(Protocol):
@@ -51,6 +59,7 @@ class Platform(DataPlane):
         super().__init__(engine, _Registered(plane, local))
         self._plane = plane
         self._contacts = contacts
+        self._local = local
 
     # A sandbox's life
 
@@ -124,6 +133,13 @@ class Platform(DataPlane):
         with self._engine.operation(bearer_of(sandbox_id), "sandbox.get"):
             return self._plane.reach(sandbox_id, token, wake=wake)
 
+    @property
+    def executions(self) -> DataPlane:
+        """The data plane of this process by execution (``ID.GENERATION``), for what was located already."""
+        from flux.control.routed import Named
+
+        return DataPlane(self._engine, Named())
+
     def tokens(self) -> list[tuple[str, str]]:
         """Return the id and the data-plane token of every sandbox, for what names none: for the daemon itself."""
         return self._plane.tokens()
@@ -132,6 +148,39 @@ class Platform(DataPlane):
         """Let a sandbox's time-out be ``ttl_seconds`` from now, sooner or later than it was; ``None``: never."""
         with self._engine.operation(actor, "sandbox.resume"):
             return self._plane.set_timeout(actor, sandbox, ttl_seconds)
+
+    def extend(self, actor: Actor, sandbox: str, seconds: int) -> SandboxStatus:
+        """Let a sandbox that runs live at least so long from now; what is left is never shortened."""
+        with self._engine.operation(actor, "sandbox.resume"):
+            return self._plane.extend(actor, sandbox, seconds)
+
+    def end_now(self, actor: Actor, sandbox: str) -> None:
+        """Do to a sandbox that runs what its time-out would do now: kill it, or pause it."""
+        status = self.get_sandbox(actor, sandbox)
+        if status.state is ControlState.PAUSED:
+            return
+        if status.sandbox.on_timeout == "kill":
+            self.delete_sandbox(actor, sandbox)
+        else:
+            self.pause(actor, sandbox, Pause())
+
+    def connects(self) -> bool:
+        """Tell whether sandboxes can be given the internet here; of nodes in other processes that is taken for true."""
+        if self._local is None:
+            return True
+        context = self._engine.context
+        found = context.substrates.get(context.settings.default_kind)
+        return found is not None and found.capabilities().connects
+
+    def room(self) -> Room:
+        """Return what a sandbox without bounds of its own may use, of this machine."""
+        settings = self._engine.context.settings
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return Room(
+            cpus=settings.cpus or float(os.cpu_count() or 1),
+            memory_mib=settings.memory_mib or pages // _MIB,
+            disk_mib=shutil.disk_usage(self._engine.context.stores.state.path).total // _MIB,
+        )
 
     # Nodes
 

@@ -40,6 +40,13 @@ def set_timeout(context: Control, actor: Actor, reference: str, ttl_seconds: int
         return status(sandboxes.write(tx, row, **changes))
 
 
+def extend(context: Control, actor: Actor, reference: str, seconds: int) -> SandboxStatus:
+    """Let a running sandbox live at least so long from now."""
+    checked_ttl(seconds, "seconds")
+    row = context.find(actor, reference)
+    return status(at_least(context, row, seconds) if row.state is ControlState.RUNNING else row)
+
+
 def at_least(context: Control, seen: SandboxRow, timeout_seconds: int | None) -> SandboxRow:
     """Let a running sandbox live at least so long from now; what is left is never shortened."""
     if timeout_seconds is None or _left_seconds(context, seen) >= timeout_seconds:

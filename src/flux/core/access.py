@@ -57,6 +57,7 @@ ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
         "sandbox.create": _OWNERS,
         "sandbox.list": _EVERYONE,
         "sandbox.get": _EVERYONE,
+        "sandbox.metrics": _EVERYONE,
         "sandbox.delete": _OWNERS,
         "sandbox.pause": _OWNERS,
         "sandbox.resume": _OWNERS,
@@ -144,6 +145,14 @@ def permit_direct_change(actor: Actor, *, bound: bool) -> None:
             Code.DENIED,
             "cannot change a bound workspace directly with the role agent: speculate, and have the changeset reviewed",
         )
+
+
+def may_hold_token(actor: Actor, *, bound: bool) -> bool:
+    """Tell whether the actor may be told the token of a sandbox that it sees, whose holder runs and writes anything.
+
+    Those who may do that themselves: not a reviewer, nor an agent in a user's own directory.
+    """
+    return actor.role in ROLES["sandbox.exec"] and not (bound and actor.role is Role.AGENT)
 
 
 def permit_owner(actor: Actor) -> None:

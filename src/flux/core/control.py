@@ -33,6 +33,14 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
 
 
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox may use that has no bounds of its own: whole processors' time, and MiB."""
+
+    cpus: float
+    memory_mib: int
+    disk_mib: int
+
+
 class SandboxFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which sandboxes to list; what is ``None`` does not narrow. Time in wall-clock seconds.
 

@@ -12,6 +12,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 
 from flux.api import wire
+from flux.api.e2b import routes as e2b
+from flux.api.e2b.addressing import is_by_host
+from flux.api.e2b.dataplane import FrontDoor
+from flux.api.e2b.forward import NodeDoor
 from flux.api.operations import OPERATIONS, Operation
 from flux.api.rest import page
 from flux.api.rest.access import Peer, actor_of
@@ -53,8 +57,11 @@ def build(
         any_host: answer for any Host header, as behind a proxy.
         domain: the domain whose names a proxy on this machine sends on, and which sandboxes are told to have.
     """
-    found = routes(gate, metrics, exec_output_bytes=exec_output_bytes)
-    return Guard(Router(found, redirect_slashes=False, default=_nowhere), observer, any_host=any_host, domain=domain)
+    threads = Threads()
+    found = routes(gate, metrics, threads, exec_output_bytes=exec_output_bytes)
+    found += [_Whole(path.replace("...}", ":rest}"), one) for path, one in e2b.resources(gate, threads, domain)]
+    inner = FrontDoor(gate, threads, Router(found, redirect_slashes=False, default=_nowhere))
+    return Guard(inner, observer, any_host=any_host, domain=domain, let_by_host=is_by_host)
 
 
 def build_node(
@@ -73,12 +80,15 @@ def build_node(
     ]
     found += [_Whole("/metrics", Resource({"GET": _Metrics(None, threads, metrics)}))]
     found += [WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(gate, threads))]
-    return Guard(Router(found, redirect_slashes=False, default=_not_here), observer, any_host=any_host)
+    inner = NodeDoor(gate, threads, Router(found, redirect_slashes=False, default=_not_here))
+    return Guard(inner, observer, any_host=any_host)
 
 
-def routes(gate: Gate, metrics: Callable[[], bytes], *, exec_output_bytes: int) -> list[BaseRoute]:
-    """Return all routes; those of HTTP lead to a ``Resource`` each."""
-    threads, rows = Threads(), list(OPERATIONS.values())
+def routes(
+    gate: Gate, metrics: Callable[[], bytes], threads: Threads | None = None, *, exec_output_bytes: int
+) -> list[BaseRoute]:
+    """Return all routes of Flux's own API; those of HTTP lead to a ``Resource`` each."""
+    threads, rows = threads or Threads(), list(OPERATIONS.values())
     resources = [_route(path, methods) for path, methods in _by_path(gate, threads, exec_output_bytes, rows).items()]
     return [
         *resources,
@@ -108,7 +118,7 @@ def _route(path: str, methods: Mapping[str, Endpoint]) -> Route:
 class _Whole(Route):
     """A route that matches whole paths: Starlette's own overlooks a newline at the end."""
 
-    def __init__(self, path: str, endpoint: Resource) -> None:
+    def __init__(self, path: str, endpoint: ASGIApp) -> None:
         super().__init__(path, endpoint)
         self.path_regex = re.compile(self.path_regex.pattern.removesuffix("$") + r"\Z")
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 GRACE_SECONDS = 5
-_KEEP_ALIVE_SECONDS = 30
+#: E2B's clients keep idle connections for 300 seconds, and a request on one that was just closed would be lost.
+_KEEP_ALIVE_SECONDS = 310
 _MESSAGE_BYTES_MAX = 1024 * 1024
 _BACKLOG = 512
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
