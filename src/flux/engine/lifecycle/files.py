@@ -1,55 +1,41 @@
 """Files of the real sandbox, in its own terms: ``/work/a``, ``/home/user/b``, ``/tmp/c`` in a bound one.
 
 In a bound sandbox any other path is taken from the workspace's root, as in changesets. Nothing leads out of the
-sandbox: the kernel resolves links beneath the root only, and only regular files are opened.
+sandbox (``spots``), and only regular files are opened.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-
-import msgspec
+from collections.abc import Iterable
+from contextlib import suppress
 
 from flux.core import access, manifest, paths
 from flux.core.access import Actor
 from flux.core.audit import AuditKind
 from flux.core.changeset import Entry
 from flux.core.errors import Code, FluxError
-from flux.core.paths import printable
-from flux.core.sandbox import HOME, TEMPORARY, WORK, Sandbox
 from flux.engine.context import Context
-from flux.engine.lifecycle import roots
+from flux.engine.lifecycle import roots, spots
+from flux.engine.lifecycle.spots import DIRECTORY, HANDLE, Spot
 from flux.engine.results import DirectoryEntry, OpenFile, Written
 from flux.failpoints import Point
 from flux.ports.files import Files
 
-_HANDLE = os.O_PATH | os.O_CLOEXEC
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_NO_MAGICLINKS = 0x02
-_BENEATH = 0x08
 _DEFAULT_MODE = 0o644
 _MODE_MAX = 0o7777
-
-
-class _Spot(msgspec.Struct, frozen=True):
-    """An open directory of the sandbox, and a path beneath it."""
-
-    root: int
-    path: str
 
 
 def read_file(context: Context, actor: Actor, reference: str, path: str) -> OpenFile:
     """Open a regular file for reading."""
     sandbox = context.sandbox(actor, reference)
-    with context.locks.sandbox(sandbox.id), _spot(context, sandbox, path) as spot, _errors(path):
-        handle = _resolve(spot, _HANDLE)
+    with context.locks.sandbox(sandbox.id), spots.opened(context, sandbox, path) as spot, spots.errors(path):
+        handle = spots.resolve(spot, HANDLE)
         try:
             status = os.fstat(handle)
-            _refuse_irregular(status.st_mode, path)
+            spots.refuse_irregular(status.st_mode, path)
+            spots.refuse_made_up(spot, handle)
             descriptor = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(handle)
@@ -68,11 +54,11 @@ def write_file(
         context.locks.sandbox(sandbox.id),
         roots.opened(context, sandbox) as root,
         roots.locked(context, root, exclusive=False),
-        _spot(context, sandbox, path) as spot,
+        spots.opened(context, sandbox, path) as spot,
     ):
         if spot.path == paths.ROOT:
-            raise _is_directory(path)
-        with _errors(path):
+            raise spots.is_directory(path)
+        with spots.errors(path):
             size = _replace(context.files, spot, chunks, mode)
     details = {"path": paths.portable(path), "size": size}
     context.stores.audit.append(context.line(AuditKind.SANDBOX_WRITE, actor, sandbox_id=sandbox.id, details=details))
@@ -84,8 +70,8 @@ def list_directory(context: Context, actor: Actor, reference: str, path: str) ->
     from flux.trees import scan
 
     sandbox = context.sandbox(actor, reference)
-    with context.locks.sandbox(sandbox.id), _spot(context, sandbox, path) as spot, _errors(path):
-        directory = _resolve(spot, _DIRECTORY)
+    with context.locks.sandbox(sandbox.id), spots.opened(context, sandbox, path) as spot, spots.errors(path):
+        directory = spots.resolve(spot, DIRECTORY)
         try:
             result = []
             for name in sorted(os.listdir(directory), key=paths.to_bytes):
@@ -97,42 +83,12 @@ def list_directory(context: Context, actor: Actor, reference: str, path: str) ->
             os.close(directory)
 
 
-@contextmanager
-def _spot(context: Context, sandbox: Sandbox, asked: str) -> Iterator[_Spot]:
-    path = paths.normalise(asked)
-    state = context.stores.state
-    if sandbox.layout == "bound":
-        for place, name in ((HOME, "home"), (TEMPORARY, "tmp")):
-            if paths.is_within(path, place):
-                descriptor = os.open(state.place("sandboxes", sandbox.id, name), _DIRECTORY)
-                try:
-                    yield _Spot(descriptor, path[len(place) :] or paths.ROOT)
-                finally:
-                    os.close(descriptor)
-                return
-        if paths.is_within(path, WORK):
-            path = path[len(WORK) :] or paths.ROOT
-    with roots.opened(context, sandbox) as root:
-        yield _Spot(root.descriptor, path)
-
-
-def _resolve(spot: _Spot, flags: int) -> int:
-    from flux.trees import _native
-    from flux.trees.beneath import open_beneath
-
-    try:
-        return _native.openat2(spot.root, paths.relative(spot.path), flags, 0, _BENEATH | _NO_MAGICLINKS)
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-    return open_beneath(spot.root, spot.path, flags)
-
-
-def _replace(files: Files, spot: _Spot, chunks: Iterable[bytes], mode: int | None) -> int:
+def _replace(files: Files, spot: Spot, chunks: Iterable[bytes], mode: int | None) -> int:
     parent = _make_parents(files, spot)
     name = paths.name(spot.path)
     temporary = f".flux-{os.urandom(8).hex()}"
     try:
+        spots.refuse_made_up(spot, parent)
         before = _present(parent, name, spot.path)
         size = _write(files, parent, temporary, chunks)
         try:
@@ -155,7 +111,7 @@ def _present(parent: int, name: str, path: str) -> os.stat_result | None:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    _refuse_irregular(status.st_mode, path)
+    spots.refuse_irregular(status.st_mode, path)
     return status
 
 
@@ -176,53 +132,16 @@ def _write(files: Files, parent: int, temporary: str, chunks: Iterable[bytes]) -
     return size
 
 
-def _make_parents(files: Files, spot: _Spot) -> int:
+def _make_parents(files: Files, spot: Spot) -> int:
     """Open the directory that holds the path, making what is missing."""
     place = paths.parent(spot.path)
     try:
-        return _resolve(_Spot(spot.root, place), _DIRECTORY)
+        return spots.resolve(spot.at(place), DIRECTORY)
     except FileNotFoundError:
-        above = _make_parents(files, _Spot(spot.root, place))
+        above = _make_parents(files, spot.at(place))
         try:
             with suppress(FileExistsError):
                 files.make_directory(Point.FILE_WRITE, above, paths.name(place), 0o755)
         finally:
             os.close(above)
-        return _resolve(_Spot(spot.root, place), _DIRECTORY)
-
-
-@contextmanager
-def _errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _refusal(error, path) from error
-
-
-def _refusal(error: OSError, path: str) -> FluxError:
-    action = f"cannot use the path {printable(path)[:200]} of the sandbox"
-    reason = (error.strerror or str(error)).lower()
-    if isinstance(error, FileNotFoundError):
-        return FluxError(Code.NOT_FOUND, f"{action}: there is nothing with that name")
-    if error.errno in (errno.ELOOP, errno.EXDEV):
-        return FluxError(Code.INVALID, f"{action}: a link or a mount in it leads out of the workspace")
-    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
-        return FluxError(Code.INVALID, f"{action}: {reason}")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return FluxError(Code.DENIED, f"{action}: {reason}")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return FluxError(Code.EXHAUSTED, f"{action}: {reason}; free some space and try again")
-    return FluxError(Code.UNAVAILABLE, f"{action}: {reason}")
-
-
-def _refuse_irregular(mode: int, path: str) -> None:
-    if stat.S_ISDIR(mode):
-        raise _is_directory(path)
-    if not stat.S_ISREG(mode):
-        raise FluxError(
-            Code.INVALID, f"cannot use the path {printable(path)[:200]} of the sandbox: it is not a regular file"
-        )
-
-
-def _is_directory(path: str) -> FluxError:
-    return FluxError(Code.INVALID, f"cannot use the path {printable(path)[:200]} of the sandbox: it is a directory")
+        return spots.resolve(spot.at(place), DIRECTORY)
