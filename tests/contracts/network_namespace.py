@@ -39,12 +39,17 @@ while True:
 
 
 class NetworkNamespace:
-    """A child process in a new network namespace with its loopback up; as root without a new user namespace."""
+    """A child process in a new network namespace with its loopback up; as root without a new user namespace.
 
-    def __init__(self) -> None:
+    Args:
+        existing: the path of a namespace to be in, in place of a new one.
+    """
+
+    def __init__(self, existing: str | None = None) -> None:
         ours, theirs = socket.socketpair()
         root = [] if os.geteuid() == 0 else ["--map-root-user"]
-        command = ["unshare", "--net", *root, sys.executable, "-c", _WORKER, str(theirs.fileno())]
+        into = ["unshare", "--net", *root] if existing is None else ["nsenter", f"--net={existing}"]
+        command = [*into, sys.executable, "-c", _WORKER, str(theirs.fileno())]
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         theirs.close()
         ours.settimeout(30)

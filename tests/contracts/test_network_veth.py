@@ -1,143 +1,30 @@
-"""Port lists on real links: host, sandboxes and the outside are namespaces of the test's own.
+"""Port lists on real links."""
 
-sandbox (flux link) -- host -- outside: a default route, servers on TCP 443 and 80, UDP 443
-"""
-
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flux.core.errors import Code, FluxError
 from flux.network import commands, rulesets
 from flux.network.veth import VethNetwork
-from tests.contracts.network_namespace import NetworkNamespace
+from flux.ports.network import Reach
+from tests.contracts.network_world import (
+    ANSWER,
+    CONNECT,
+    HOST,
+    NEEDS,
+    OUTSIDE,
+    PROHIBITED,
+    RECEIVE,
+    RECEIVED,
+    REFUSED,
+    SERVE,
+    World,
+)
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect sandboxes to a network"),
-    pytest.mark.skipif(bool(commands.missing_tools()), reason=f"not installed: {commands.missing_tools()}"),
-]
-
-SERVE = """
-import socket, threading
-def serve(address, port, greeting):
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((address, port))
-    listener.listen()
-    def answer():
-        while True:
-            peer, _ = listener.accept()
-            peer.sendall(greeting)
-            peer.close()
-    threading.Thread(target=answer, daemon=True).start()
-"""
-PROBE = """
-import socket, time, os
-def probe(target, port, kind=socket.SOCK_STREAM, protocol=0):
-    family = socket.AF_INET6 if ":" in target else socket.AF_INET
-    with socket.socket(family, kind, protocol) as probed:
-        probed.settimeout(20)
-        started = time.monotonic()
-        try:
-            probed.connect((target, port))
-            if kind != socket.SOCK_STREAM:
-                probed.send(bytes([8, 0, 0xF7, 0xFE, 0, 0, 0, 1]))
-            outcome = probed.recv(100).decode()
-        except OSError as error:
-            outcome = os.strerror(error.errno) if error.errno else type(error).__name__
-        return outcome if time.monotonic() - started < 5 else "late: " + outcome
-"""
-RECEIVE = """
-import socket
-received = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-received.settimeout(0.2)
-received.bind(("0.0.0.0", 443))
-"""
-RECEIVED = "result = received.recv(100)"
-CONNECT = "import socket; s = socket.socket(); s.settimeout(0.2); s.connect(('{}', 443))"
-REFUSED, PROHIBITED = "Connection refused", "Operation not permitted"
-OUTSIDE, HOST = "198.51.100.2", "198.51.100.1"
-
-
-class World:
-    """A host with a way out, and the sandboxes that were connected to it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.host, self.outside = NetworkNamespace(), NetworkNamespace()
-        self.sandboxes: list[NetworkNamespace] = []
-        self.host.command(f"ip link add uplink type veth peer name eth0 netns {self.outside.pid}")
-        self.host.command(f"ip addr add {HOST}/24 dev uplink")
-        self.host.command("ip link set uplink up")
-        self.outside.command(f"ip addr add {OUTSIDE}/24 dev eth0")
-        self.outside.command("ip addr add 192.0.2.80/32 dev eth0")
-        self.outside.command("ip addr add 169.254.169.254/32 dev eth0")
-        self.outside.command("ip link set eth0 up")
-        self.host.command(f"ip route add default via {OUTSIDE}")
-        for port in (443, 80, 53):
-            assert self.outside.run(f"{SERVE}\nserve('0.0.0.0', {port}, b'outside')") == ""
-        assert self.host.run(f"{SERVE}\nserve('0.0.0.0', 443, b'host'); serve('::', 444, b'host')") == ""
-        assert (
-            self.host.run(f"""
-import sys; sys.path[:0] = {[entry for entry in os.sys.path if entry]!r}
-import json, msgspec
-from flux.core.errors import FluxError
-from flux.network import links
-from flux.network.veth import VethNetwork
-network = VethNetwork({str(directory)!r})
-sources = {{}}
-def attach(number, pid, ports):
-    try:
-        sources[number] = network.attach(pid, f"sb{{number}}", ports)
-    except FluxError as error:
-        return error.message
-    return ""
-def flows(number):
-    return json.dumps(msgspec.to_builtins(sources[number].flows()))
-""")
-            == ""
-        )
-
-    def connect(self, *ports: int) -> int:
-        """Attach a new sandbox; return its number."""
-        sandbox = NetworkNamespace()
-        assert sandbox.run(PROBE) == ""
-        self.sandboxes.append(sandbox)
-        number = len(self.sandboxes) - 1
-        assert self.host.run(f"result = attach({number}, {sandbox.pid}, {list(ports)})") == ""
-        return number
-
-    def probe(self, arguments: str, number: int = 0) -> str:
-        return self.sandboxes[number].run(f"result = probe({arguments})")
-
-    def flows(self, number: int = 0) -> list[tuple[Any, ...]]:
-        listed = json.loads(self.host.run(f"result = flows({number})"))
-        return [
-            (each["verdict"], each["proto"], each["dst"], each.get("port"), each.get("connections", 1))
-            for each in listed
-        ]
-
-    def address(self, number: int) -> str:
-        shown = json.loads(self.sandboxes[number].command("ip -j -4 addr show eth0"))
-        return str(shown[0]["addr_info"][0]["local"])
-
-    def left(self) -> tuple[list[str], str]:
-        """Links and tables of Flux on the host, and whether it forwards."""
-        names = [each["ifname"] for each in json.loads(self.host.command("ip -j link show"))]
-        tables = self.host.command("nft list tables").split()
-        return (
-            [name for name in [*names, *tables] if name.startswith("flux")],
-            self.host.run("result = open('/proc/sys/net/ipv4/ip_forward').read().strip()"),
-        )
-
-    def close(self) -> None:
-        for each in [*self.sandboxes, self.host, self.outside]:
-            each.kill()
+pytestmark = NEEDS
 
 
 @pytest.fixture
@@ -242,17 +129,8 @@ def test_sandboxes_do_not_reach_one_another_and_are_not_reached(world: World) ->
 
 
 def test_names_are_resolved_only_where_port_53_is_listed(world: World) -> None:
-    answer = """
-import socket, threading
-listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-listener.bind(("{}", 53))
-def answer():
-    while True:
-        _, peer = listener.recvfrom(100)
-        listener.sendto(b"resolver", peer)
-threading.Thread(target=answer, daemon=True).start()
-"""
-    assert world.outside.run(answer.format(OUTSIDE)) == world.host.run(answer.format(HOST)) == ""
+    for place, address in ((world.outside, OUTSIDE), (world.host, HOST)):
+        assert place.run(f"{ANSWER}\nanswer('{address}', 53, b'resolver')") == ""
     resolver = "links.resolver = lambda: {!r}"
     world.host.run(resolver.format(OUTSIDE))
     without, with_dns = world.connect(443), world.connect(53)
@@ -317,16 +195,19 @@ def test_a_sweep_spares_the_living(world: World) -> None:
     assert world.probe(f"'{OUTSIDE}', 443") == "outside"
 
 
-@pytest.mark.parametrize("step", ["make_link", "bring_up"])
-def test_a_step_that_fails_leaves_nothing(world: World, step: str) -> None:
-    sandbox = NetworkNamespace()
-    world.sandboxes.append(sandbox)
-    # The name that the sandbox's end is to have is taken; or its rules are there already, which fails later.
-    sandbox.command("ip link add eth0 type veth peer name other" if step == "make_link" else "nft add table inet flux")
-    if step == "bring_up":
-        sandbox.command("nft add set inet flux allowed { type ipv6_addr ; }")
-    message = world.host.run(f"result = attach(0, {sandbox.pid}, [443])")
-    assert "cannot set up a sandbox's network" in message
+@pytest.mark.parametrize("step", ["chain arrive", "chain output"])
+def test_a_step_that_fails_leaves_nothing(world: World, tmp_path: Path, step: str) -> None:
+    """The host's rules cannot be loaded, or the sandbox's."""
+    real = commands.run("sh", "-c", "command -v nft").strip()
+    broken = tmp_path / "nft"
+    broken.write_text(
+        f'#!/bin/sh\ntext=$(cat)\ncase "$text" in *"{step}"*) echo broken >&2; exit 1;; esac\n'
+        f'printf "%s\\n" "$text" | exec {real} "$@"\n'
+    )
+    broken.chmod(0o755)
+    world.host.run(f"from flux.network import commands; commands._PLACES = '{tmp_path}:' + commands._PLACES")
+    message = world.host.run("result = connect(0, dict(ports=(443,)))")
+    assert message == "cannot set up a sandbox's network: nft: broken"
     assert world.left() == ([], "0")
 
 
@@ -347,32 +228,20 @@ result = refused
     assert flows[-1] == ("refused", "ip", "", None, 100)
 
 
-def test_no_address_is_given_twice_by_processes_side_by_side(world: World) -> None:
-    sandboxes = [NetworkNamespace() for _ in range(6)]
-    world.sandboxes += sandboxes
-    done = world.host.run(f"""
+def test_no_address_is_given_twice_by_threads_side_by_side(world: World) -> None:
+    done = world.host.run("""
 import threading
-problems = []
-def join(number, pid):
-    problems.append(attach(number, pid, [443]))
-threads = [threading.Thread(target=join, args=pair) for pair in enumerate({[each.pid for each in sandboxes]})]
+threads = [threading.Thread(target=connect, args=(number, dict(ports=(443,)))) for number in range(6)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
-result = problems
+result = len({source.name for source in sources.values()})
 """)
-    assert done == str([""] * 6)
-    assert len({world.address(number) for number in range(6)}) == 6
-
-
-def test_a_process_that_is_gone_cannot_be_connected(tmp_path: Path) -> None:
-    with pytest.raises(FluxError) as caught:
-        VethNetwork(str(tmp_path)).attach(0x7FFFFFFF, "sb1", [443])
-    assert caught.value.code is Code.UNAVAILABLE
+    assert done == "6"
 
 
 def test_ports_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FluxError) as caught:
-        VethNetwork(str(tmp_path)).attach(os.getpid(), "sb1", [0])
+        VethNetwork(str(tmp_path)).connect("sb1", Reach(ports=(0,)))
     assert caught.value.code is Code.INVALID
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from flux.core.errors import Code, FluxError
-from flux.core.policy import BLOCKED, Egress, checked_ports, classify
+from flux.core.policy import BLOCKED, UNRESTRICTED, Egress, checked_ports, classify
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,8 @@ from flux.core.policy import BLOCKED, Egress, checked_ports, classify
         ("none", [], BLOCKED),
         ("none", [443], BLOCKED),
         ("ports", [], BLOCKED),
+        ("internet", [], UNRESTRICTED),
+        ("internet", [443], UNRESTRICTED),
         ("ports", [443], Egress(reach="allow_listed", destinations=("tcp/443 (port allow-list only, any host)",))),
         (
             "ports",
@@ -28,7 +30,7 @@ from flux.core.policy import BLOCKED, Egress, checked_ports, classify
         ),
     ],
 )
-def test_classes(network: Literal["none", "ports"], ports: list[int], expected: Egress) -> None:
+def test_classes(network: Literal["none", "ports", "internet"], ports: list[int], expected: Egress) -> None:
     assert classify(network, ports) == expected
 
 

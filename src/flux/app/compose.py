@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from flux.ports.substrate import Substrate
     from flux.store.registry.database import RegistryDatabase
 
+#: Sandboxes with a network that can start at once without anything having to be made for them.
+_LINKS_AHEAD = 4
+
 
 def compose(
     config: Config,
@@ -63,11 +66,12 @@ def compose(
     """
     clock, files = SystemClock(), SystemFiles()
     objects = open_store(config.objects_url, files)
+    network = VethNetwork(ahead=_LINKS_AHEAD if persistent else 0)
     stores = Stores(config.state_dir, clock, files)
     try:
         engine = Engine(
             stores,
-            _substrates(config, sweep=persistent and role != "control"),
+            _substrates(config, network, sweep=persistent and role != "control"),
             clock,
             files,
             engine_settings(config, persistent=persistent, admin_token=admin_token),
@@ -82,14 +86,15 @@ def compose(
         # A control plane's engine has its users' keys and audit log; it knows kinds, to check requests, and runs none.
         node = None if role == "control" else NodeRole(engine.node, objects is not None)
         control = None if role == "node" else _control(config, engine, node, objects, persistent=persistent)
-        return Runtime(engine=engine, node=node, control=control)
+        return Runtime(engine=engine, node=node, control=control, release=network.close)
     except BaseException:
         engine.close()
+        network.close()
         raise
 
 
-def _substrates(config: Config, *, sweep: bool) -> dict[str, Substrate]:
-    substrate = Procbox(config.state_dir, sink=TunSink(), network=VethNetwork())
+def _substrates(config: Config, network: VethNetwork, *, sweep: bool) -> dict[str, Substrate]:
+    substrate = Procbox(config.state_dir, sink=TunSink(), network=network)
     if sweep:
         substrate.sweep()  # what a daemon that died left behind goes at once, and not only when something is started
     return {substrate.kind: substrate}

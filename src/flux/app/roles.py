@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -57,9 +57,17 @@ class Runtime:
         engine: its engine; without substrates where there is no node.
         node: its node, if it has one.
         control: its control plane, if it has one.
+        release: gives up what executions had, when none is left.
     """
 
-    def __init__(self, engine: Engine, node: NodeRole | None, control: ControlRole | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        node: NodeRole | None,
+        control: ControlRole | None,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._release = release
         self.engine = engine
         self.node = node
         self.control = control
@@ -105,8 +113,12 @@ class Runtime:
 
         found = [Task(name="sweep", act=self.engine.sweep, every_seconds=_SWEEP_SECONDS)]
         if self.node is not None:
+            from flux.engine.lifecycle.meter import EVERY_SECONDS
+            from flux.engine.lifecycle.metering import Sampler
+
             manager = self.node.manager
             found += [
+                Task(name="sample", act=Sampler(self.engine.context).sample, every_seconds=EVERY_SECONDS),
                 Task(name="evict", act=manager.evict_idle, every_seconds=_SWEEP_SECONDS),
                 Task(name="mend", act=manager.mend, every_seconds=_MEND_SECONDS),
                 Task(name="reconcile", act=manager.reconcile, every_seconds=_RECONCILE_SECONDS),
@@ -123,6 +135,7 @@ class Runtime:
     def close(self) -> None:
         """End everything: the control plane first, which asks the node; the node's executions last. Idempotent."""
         with ExitStack() as held:
+            held.callback(self._release)
             held.callback(self.engine.close)
             if self.control is not None:
                 held.callback(self.control.plane.close)

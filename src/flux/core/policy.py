@@ -21,6 +21,7 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BLOCKED = Egress(reach="blocked")
+UNRESTRICTED = Egress(reach="unrestricted")
 
 
 def checked_ports(net_ports: Sequence[int]) -> tuple[int, ...]:
@@ -39,9 +40,11 @@ def checked_ports(net_ports: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(net_ports)))
 
 
-def classify(network: Literal["none", "ports"], net_ports: Sequence[int]) -> Egress:
-    """Classify a procbox's network: ``none`` and an empty port list let nothing out."""
+def classify(network: Literal["none", "ports", "internet"], net_ports: Sequence[int]) -> Egress:
+    """Classify a procbox's network: ``none`` and an empty port list let nothing out, ``internet`` has no list."""
     ports = checked_ports(net_ports)
+    if network == "internet":
+        return UNRESTRICTED
     if network == "none" or not ports:
         return BLOCKED
     return Egress(

@@ -89,6 +89,13 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
         return from_portable(self.template or "")
 
     @property
+    def network(self) -> Literal["none", "ports", "internet"]:
+        """The network that it is declared to have."""
+        if self.internet:
+            return "internet"
+        return "ports" if self.net_ports else "none"
+
+    @property
     def place(self) -> str:
         """The workspace as the sandbox's own processes name it."""
         return WORK if self.layout == "bound" else "/"

@@ -1,11 +1,12 @@
-"""Running ``ip`` and ``nft``, here or in another network namespace."""
+"""Running ``nft``, here or in another network namespace."""
 
 from __future__ import annotations
 
 from flux.core.errors import Code, FluxError
+from flux.network import namespaces
 
 _PLACES = "/usr/sbin:/sbin:/usr/bin:/bin"
-TOOLS = ("ip", "nft", "nsenter")
+TOOLS = ("nft",)
 
 
 def missing_tools() -> list[str]:
@@ -28,17 +29,12 @@ def run(*command: str, text: str = "", namespace: int | None = None) -> str:
     """
     import subprocess
 
-    inside = () if namespace is None else ("nsenter", f"--net=/proc/self/fd/{namespace}")
+    def start() -> subprocess.CompletedProcess[str]:
+        surroundings = {"PATH": _PLACES, "LC_ALL": "C"}
+        return subprocess.run(command, input=text, capture_output=True, text=True, env=surroundings, check=False)
+
     try:
-        done = subprocess.run(
-            [*inside, *command],
-            input=text,
-            capture_output=True,
-            text=True,
-            pass_fds=() if namespace is None else (namespace,),
-            env={"PATH": _PLACES, "LC_ALL": "C"},
-            check=False,
-        )
+        done = namespaces.inside(namespace, start)
     except OSError as error:
         raise FluxError(Code.UNAVAILABLE, f"cannot set up a sandbox's network: {command[0]}: {error}") from error
     if done.returncode:

@@ -4,45 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
+import socket
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import msgspec
-
 from flux.core.errors import FluxError
-from flux.network import commands, rulesets
+from flux.network import commands, namespaces, rulesets
+from flux.network.netlink import Netlink
 from flux.ports.network import NAMESERVER, SINK_ADDRESS_V6, SINK_PREFIX_V6
 
 _LINK = re.compile(r"flux[0-9a-f]{4}")
 _INNER_LINK = "eth0"
 _RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+_ROUTES = Path("/proc/thread-self/net/fib_trie")
+_LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
+_IPV6 = Path("/proc/sys/net/ipv6")
 
 
-class Host(msgspec.Struct, frozen=True):
-    """The host's side at one time: names of links and of tables that are Flux's, and all of its addresses."""
+def names() -> set[str]:
+    """Return the names of all links that are Flux's; this is also how their tables are named."""
+    return set(filter(_LINK.fullmatch, (name for _, name in socket.if_nameindex())))
 
-    links: frozenset[str]
-    tables: frozenset[str]
-    addresses: tuple[str, ...]
 
-    @classmethod
-    def now(cls) -> Host:
-        """Ask the kernel."""
-        interfaces = json.loads(commands.run("ip", "-j", "addr", "show"))
-        tables = json.loads(commands.run("nft", "-j", "list", "tables"))["nftables"]
-        names = {each["table"]["name"] for each in tables if each.get("table", {}).get("family") == "inet"}
-        addresses = {
-            address["local"]
-            for each in interfaces
-            for address in each.get("addr_info", ())
-            if address["family"] == "inet" and not address["local"].startswith("127.")
-        }
-        return cls(
-            frozenset(filter(_LINK.fullmatch, (each["ifname"] for each in interfaces if "ifname" in each))),
-            frozenset(filter(_LINK.fullmatch, names)),
-            tuple(sorted(addresses)),
-        )
+def tables() -> set[str]:
+    """Return the names of all tables that are Flux's. Raises ``FluxError`` ``unavailable``."""
+    listed = json.loads(commands.run("nft", "-j", "list", "tables"))["nftables"]
+    found = (each["table"]["name"] for each in listed if each.get("table", {}).get("family") == "inet")
+    return set(filter(_LINK.fullmatch, found))
+
+
+def host_addresses() -> tuple[str, ...]:
+    """Return the host's own addresses, its loopback's aside."""
+    found = set(_LOCAL.findall(_ROUTES.read_text(encoding="ascii")))
+    return tuple(sorted(address for address in found if not address.startswith("127.") and address != NAMESERVER))
 
 
 def resolver() -> str | None:
@@ -55,44 +50,59 @@ def resolver() -> str | None:
     return None
 
 
-def make_link(rules: rulesets.Rules, namespace: int) -> None:
+def make_pair(link: str, namespace: int) -> None:
     """Make the pair, both ends down, the inner one in the sandbox's namespace."""
-    target = f"/proc/{os.getpid()}/fd/{namespace}"
-    commands.run("ip", "link", "add", rules.link, "type", "veth", "peer", "name", _INNER_LINK, "netns", target)
+    with Netlink() as kernel:
+        kernel.add_pair(link, _INNER_LINK, namespace)
     # No IPv6 on the host's end at all, not even a link-local address.
-    switch = Path(f"/proc/sys/net/ipv6/conf/{rules.link}/disable_ipv6")
     with contextlib.suppress(FileNotFoundError):
-        switch.write_text("1\n")
+        (_IPV6 / "conf" / link / "disable_ipv6").write_text("1\n")
 
 
 def bring_up(rules: rulesets.Rules, namespace: int) -> None:
-    """Give both ends addresses, routes and life."""
-    inside = f"""
-        link set lo up
-        addr add {rules.address}/32 dev {_INNER_LINK}
-        link set {_INNER_LINK} up
-        route add {NAMESERVER}/32 dev {_INNER_LINK}
-        route replace default via {NAMESERVER} dev {_INNER_LINK}
-    """
-    outside = f"""
-        addr add {NAMESERVER}/32 dev {rules.link} scope link
-        link set {rules.link} up
-        route add {rules.address}/32 dev {rules.link}
-    """
-    # A default route for IPv6 lets attempts reach the rules, which refuse and count them. Without IPv6 in the kernel
-    # these steps fail, and there is nothing to count.
-    inside_v6 = f"""
-        addr add {SINK_ADDRESS_V6}/{SINK_PREFIX_V6} dev {_INNER_LINK} nodad
-        route replace default dev {_INNER_LINK}
-    """
-    commands.run("ip", "-batch", "-", text=outside)
-    commands.run("ip", "-batch", "-", text=inside, namespace=namespace)
-    with contextlib.suppress(FluxError):
-        commands.run("ip", "-6", "-force", "-batch", "-", text=inside_v6, namespace=namespace)
+    """Put the rules in force on both sides; then give both ends addresses, routes and life."""
+    afresh = f"table inet {rules.link}\ndelete table inet {rules.link}\n"
+    commands.run("nft", "-f", "-", text=afresh + rulesets.outer(rules))
+    commands.run("nft", "-f", "-", text=rulesets.inner(rules), namespace=namespace)
+    with Netlink() as kernel:
+        kernel.add_address(rules.link, NAMESERVER, 32, on_link=True)
+        kernel.up(rules.link)
+        kernel.add_route(rules.link, rules.address)
+    namespaces.inside(namespace, lambda: _bring_up_inner(rules))
 
 
-def remove(link: str) -> None:
-    """Remove a link and its table, whichever there is; a sandbox's end goes with the host's."""
-    for command in (("ip", "link", "del", link), ("nft", "delete", "table", "inet", link)):
+def _bring_up_inner(rules: rulesets.Rules) -> None:
+    with Netlink() as kernel:
+        kernel.up("lo")
+        kernel.add_address(_INNER_LINK, rules.address, 32)
+        kernel.up(_INNER_LINK)
+        kernel.add_route(_INNER_LINK, NAMESERVER)
+        kernel.add_default(_INNER_LINK, NAMESERVER)
+        # A default route for IPv6 lets attempts reach the rules, which refuse and count them. Without IPv6 in the
+        # kernel these steps fail, and there is nothing to count.
         with contextlib.suppress(FluxError):
-            commands.run(*command)
+            kernel.add_address(_INNER_LINK, SINK_ADDRESS_V6, SINK_PREFIX_V6)
+            kernel.add_default(_INNER_LINK, None)
+
+
+def remove(doomed: Sequence[str]) -> None:
+    """Remove links and their tables, whichever there are; a sandbox's end goes with the host's.
+
+    A name counts as taken until its link is gone, which comes last. Before its rules go, nothing passes a link.
+
+    Raises:
+        FluxError: ``unavailable`` if a link is still there.
+    """
+    with Netlink() as kernel:
+        for link in doomed:
+            with contextlib.suppress(FluxError):
+                kernel.down(link)
+        remove_tables(doomed)
+        kernel.delete(doomed)
+
+
+def remove_tables(doomed: Collection[str]) -> None:
+    """Remove those of the tables that there are."""
+    if doomed:
+        text = "".join(f"table inet {name}\ndelete table inet {name}\n" for name in doomed)
+        commands.run("nft", "-f", "-", text=text)

@@ -1,4 +1,4 @@
-"""nftables rules of a sandbox that may reach TCP ports, as text, and what their counters say, as flows.
+"""nftables rules of a sandbox that may reach something, as text, and what their counters say, as flows.
 
 Two tables hold one sandbox: one in its own network namespace, which refuses at once and counts destinations, and one on
 the host, which the sandbox's packets meet even if the first one failed. What both refuse or allow is decided from the
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from flux.core.changeset import Flow
-from flux.ports.network import NAMESERVER
+from flux.ports.network import NAMESERVER, Reach
 
 #: Where a sandbox's own address is from: 65 534 sandboxes to a host.
 SANDBOX_RANGE = "10.219.0.0/16"
@@ -30,25 +30,29 @@ FORBIDDEN = (
     "168.63.129.16",
     SANDBOX_RANGE,
 )
+#: Destinations that internet access does not open, as they are not the internet: private and shared address space, and
+#: the one for benchmarks.
+PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "198.18.0.0/15")
 INNER_TABLE = "flux"
 
 _DESTINATIONS_MAX = 1024
 _DNS_PORT = 53
 _PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp"}
+_ALLOWED_SETS = ("allowed", "allowed_portless")
 _REFUSED_SETS = ("refused", "refused_v6", "refused_portless", "refused_portless_v6")
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What both tables are written from.
 
-    ``link``: the host's end, also the name of the host's table. ``address``: the sandbox's. ``ports``: the allowed TCP
-    ports, not empty. ``host_addresses``: the host's own, at this time. ``resolver``: where port 53 of the sandbox's
-    nameserver leads, if it is allowed and the host has a resolver that can be reached from there.
+    ``link``: the host's end, also the name of the host's table. ``address``: the sandbox's. ``reach``: what is allowed.
+    ``host_addresses``: the host's own, at this time. ``resolver``: where port 53 of the sandbox's nameserver leads, if
+    it is allowed and the host has a resolver that can be reached from there.
     """
 
     link: str
     address: str
-    ports: tuple[int, ...]
+    reach: Reach
     host_addresses: tuple[str, ...] = ()
     resolver: str | None = None
 
@@ -62,6 +66,11 @@ table inet {INNER_TABLE} {{
     chain allow {{
         counter name allowed_total
         update @allowed {{ meta l4proto . ip daddr . th dport counter }}
+        accept
+    }}
+    chain allow_portless {{
+        counter name allowed_total
+        update @allowed_portless {{ meta l4proto . ip daddr counter }}
         accept
     }}
     chain count_ports {{
@@ -87,7 +96,7 @@ table inet {INNER_TABLE} {{
         meta l4proto igmp drop
         {query}
         ip daddr @forbidden jump refuse
-        meta nfproto ipv4 tcp dport {{ {_ports(rules)} }} ct state new jump allow
+        {_let_out(rules, "ct state new jump allow", "ct state new jump allow_portless")}
         jump refuse
     }}
     chain input {{
@@ -106,6 +115,7 @@ def _counted(rules: Rules) -> str:
     counter refused_total {{ }}
     set forbidden {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {_addresses(rules)} }}; }}
     set allowed {{ type inet_proto . ipv4_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
+    set allowed_portless {{ type inet_proto . ipv4_addr; size {_DESTINATIONS_MAX}; flags dynamic; }}
     set refused {{ type inet_proto . ipv4_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
     set refused_v6 {{ type inet_proto . ipv6_addr . inet_service; size {_DESTINATIONS_MAX}; flags dynamic; }}
     set refused_portless {{ type inet_proto . ipv4_addr; size {_DESTINATIONS_MAX}; flags dynamic; }}
@@ -152,7 +162,7 @@ table inet {rules.link} {{
     }}
     chain leave {{
         {asking}
-        tcp dport {{ {_ports(rules)} }} accept
+        {_let_out(rules, "accept", "accept")}
         jump refuse
     }}
     chain translate {{
@@ -167,8 +177,18 @@ def _query(server: str) -> str:
     return f"ip daddr {server} meta l4proto {{ tcp, udp }} th dport {_DNS_PORT}"
 
 
-def _ports(rules: Rules) -> str:
-    return ", ".join(map(str, rules.ports))
+def _let_out(rules: Rules, verdict: str, portless: str) -> str:
+    """Return the rules for what may leave, once nothing forbidden is left; what they do not let out is refused next."""
+    lines = []
+    if rules.reach.ports:
+        lines.append(f"meta nfproto ipv4 tcp dport {{ {', '.join(map(str, rules.reach.ports))} }} {verdict}")
+    if rules.reach.internet:
+        lines += [
+            f"ip daddr {{ {', '.join(PRIVATE)} }} jump refuse",
+            f"meta nfproto ipv4 meta l4proto {{ tcp, udp }} {verdict}",
+            f"icmp type echo-request {portless}",
+        ]
+    return "\n        ".join(lines)
 
 
 def _addresses(rules: Rules) -> str:
@@ -184,10 +204,8 @@ def flows(inner_json: str, outer_json: str) -> list[Flow]:
     """
     here, host = _Listing(inner_json), _Listing(outer_json)
     later = {(dst, port): count for (_, dst, port), count in host.counts("refused", proto=6)}
-    allowed = dict(here.counts("allowed"))
-    refused: dict[tuple[int, str, int | None], int] = {}
-    for name in _REFUSED_SETS:
-        refused.update(here.counts(name))
+    allowed = {each: count for name in _ALLOWED_SETS for each, count in here.counts(name)}
+    refused = {each: count for name in _REFUSED_SETS for each, count in here.counts(name)}
     untold_allowed = here.total("allowed_total") - sum(allowed.values())
     untold_refused = here.total("refused_total") - sum(refused.values())
     for (dst, port), count in later.items():

@@ -1,19 +1,22 @@
-"""Sandboxes that may reach TCP ports of any host but this one (spec: network). Needs root, ``ip`` and ``nft``.
+"""Sandboxes that may reach TCP ports of any host but this one, or the internet (spec: network). Needs root and ``nft``.
 
-Each sandbox gets a veth pair. Its end has an address of its own from ``10.219.0.0/16``; the host's end has the address
-that the sandbox's ``resolv.conf`` names, a route to the sandbox, and a table of rules named like the link. The rules
-are in force before either end is up. They allow new TCP connections to the listed ports and what belongs to them;
-everything else is refused at once and counted: other ports, UDP, ICMP, IPv6, this host's addresses, cloud metadata
-addresses, other sandboxes.
+Each sandbox gets a network namespace and a veth pair. Its end has an address of its own from ``10.219.0.0/16``; the
+host's end has the address that the sandbox's ``resolv.conf`` names, a route to the sandbox, and a table of rules named
+like the link. The rules are in force before either end is up. They allow what the sandbox's reach says and what belongs
+to it; everything else is refused at once and counted: other ports, other protocols, IPv6, this host's addresses, cloud
+metadata addresses, other sandboxes.
 
-Names are resolved only if port 53 is listed: queries to the sandbox's nameserver, over UDP and TCP, then go to the
-first IPv4 resolver of the host that is not on its loopback.
+Names are resolved where there is internet access or port 53 is listed: queries to the sandbox's nameserver, over UDP
+and TCP, then go to the first IPv4 resolver of the host that is not on its loopback.
 
-The host must forward packets. If it does not yet, ``net.ipv4.ip_forward`` is switched on with the first sandbox and off
+The host must forward packets. If it does not yet, ``net.ipv4.ip_forward`` is switched on with the first link and off
 again after the last one; a forwarding policy of other rules (a ``DROP`` by a firewall) stays in force and must let the
 links named ``flux*`` through.
 
-Leftovers: a link goes with its sandbox's namespace, and a table without a link is removed by whoever comes next.
+A daemon has a few links made ahead, each in a namespace that nobody has been in, and takes links down after the answer
+(``ahead.py``): what a start and an end wait for is then next to nothing.
+
+Leftovers: a link goes with its namespace, and a table without a link is removed by the next process that starts.
 """
 
 from __future__ import annotations
@@ -21,33 +24,47 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import msgspec
 
 from flux.core.changeset import Flow
 from flux.core.errors import Code, FluxError
 from flux.core.policy import checked_ports
-from flux.network import commands, links, rulesets
-from flux.ports.network import FlowSource
+from flux.network import commands, links, namespaces, rulesets
+from flux.network.ahead import Ahead
+from flux.ports.network import Link, Reach
 from flux.ports.substrate import Check
 
-_SUBJECT = "network ports"
+_SUBJECT = "network links"
 _NETWORK = rulesets.SANDBOX_RANGE.split(".0.0/")[0]
 _PLACES = 0xFFFE
 _DNS_PORT = 53
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
+class Request(msgspec.Struct, frozen=True):
+    """What a link is made for: every link for an equal one is as good. ``resolver``: the host's, where it is used."""
+
+    reach: Reach
+    resolver: str | None
+
+
 class VethNetwork:
-    """Connects sandboxes by veth pairs; see ``ports.network.PortNetwork``.
+    """Connects sandboxes by veth pairs; see ``ports.network.LinkedNetwork``.
 
     Args:
         directory: holds the lock between processes and remembers that forwarding was switched on; lost at reboot.
+        ahead: how many links to have ready; with 0 everything is done by whoever asks for it, and nothing beside.
     """
 
-    def __init__(self, directory: str = "/run/flux") -> None:
+    def __init__(self, directory: str = "/run/flux", *, ahead: int = 0) -> None:
         self._directory = Path(directory)
+        self._swept = False
+        self._ahead: Ahead[Request, _VethLink] | None = None
+        if ahead:
+            self._ahead = Ahead(ahead, make=self._make, end=self.end)
 
     def available(self) -> Check:
         """Tell whether this machine can do it: the rights, the programs, and the kernel by a rehearsal of the rules."""
@@ -55,36 +72,36 @@ class VethNetwork:
             return self._lacking("only root can connect a sandbox to the network", "run Flux with sudo")
         missing = commands.missing_tools()
         if missing:
-            return self._lacking(f"not installed: {', '.join(missing)}", "apt-get install nftables iproute2 util-linux")
+            return self._lacking(f"not installed: {', '.join(missing)}", "apt-get install nftables")
         if _FORWARD.read_text().strip() == "0" and not os.access(_FORWARD, os.W_OK):
             return self._lacking("the host does not forward packets", "sysctl -w net.ipv4.ip_forward=1")
-        rehearsed = rulesets.Rules(link="flux0000", address=_address(0), ports=(_DNS_PORT,), resolver="192.0.2.1")
+        reach = Reach(ports=(_DNS_PORT,), internet=True)
+        rehearsed = rulesets.Rules(link="flux0000", address=_address(0), reach=reach, resolver="192.0.2.1")
         try:
             commands.run("nft", "--check", "-f", "-", text=rulesets.inner(rehearsed) + rulesets.outer(rehearsed))
         except FluxError as error:
             return self._lacking(error.message, "modprobe -a veth nf_tables nft_fib_inet nft_reject_inet nft_masq")
-        return Check(subject=_SUBJECT, ok=True, detail="TCP port lists are enforced and observed", required=False)
+        resolver = links.resolver()
+        names = f"are resolved by {resolver}" if resolver else "are not: the host has no resolver beyond its loopback"
+        detail = f"TCP port lists and internet access are enforced and observed; names {names}"
+        return Check(subject=_SUBJECT, ok=True, detail=detail, required=False)
 
-    def attach(self, init_pid: int, sandbox_id: str, net_ports: Sequence[int]) -> FlowSource:
-        """Connect the network namespace of ``init_pid``, rules in force before the link is up.
+    def connect(self, sandbox_id: str, reach: Reach) -> Link:
+        """Return a network namespace for one sandbox; its rules were in force before its link was up.
 
         Raises:
             FluxError: ``invalid`` for ports that do not exist; ``unavailable`` if a step failed, with nothing left.
         """
-        ports = checked_ports(net_ports)
+        reach = Reach(ports=checked_ports(reach.ports), internet=reach.internet)
         if os.geteuid() != 0 or commands.missing_tools():
             check = self.available()
-            raise FluxError(Code.UNAVAILABLE, f"cannot allow network ports: {check.detail}; {check.fix}")
-        try:
-            namespace = os.open(f"/proc/{init_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise FluxError(Code.UNAVAILABLE, f"cannot connect sandbox {sandbox_id}: {error}") from error
-        try:
-            with self._locked():
-                return self._connect(namespace, sandbox_id, ports)
-        except BaseException:
-            os.close(namespace)
-            raise
+            raise FluxError(
+                Code.UNAVAILABLE, f"cannot connect sandbox {sandbox_id} to the network: {check.detail}; {check.fix}"
+            )
+        names = reach.internet or _DNS_PORT in reach.ports
+        request = Request(reach, links.resolver() if names else None)
+        ready = None if self._ahead is None else self._ahead.take(request)
+        return ready or self._make(request)
 
     def sweep(self) -> None:
         """Remove what sandboxes left behind whose process was killed.
@@ -92,42 +109,85 @@ class VethNetwork:
         Raises:
             FluxError: ``unavailable`` if the rules cannot be listed.
         """
+        if os.geteuid() != 0 or commands.missing_tools():
+            return  # nor has anybody made any
         with self._locked():
-            self._sweep(links.Host.now())
+            self._remove_stray_tables()
+            self._settle_forwarding()
 
-    def release(self, link: str) -> None:
-        """Remove a sandbox's link and rules from the host."""
-        with self._locked():
-            links.remove(link)
-            self._sweep(links.Host.now())
+    def close(self) -> None:
+        """Take down every link that nobody has, and wait for those that are being taken down. Idempotent."""
+        if self._ahead is not None:
+            self._ahead.close()
 
-    def _connect(self, namespace: int, sandbox_id: str, ports: tuple[int, ...]) -> FlowSource:
-        host = links.Host.now()
-        self._sweep(host)
-        place = _free_place(sandbox_id, host.links)
-        rules = rulesets.Rules(
-            link=_name(place),
-            address=_address(place),
-            ports=ports,
-            host_addresses=host.addresses,
-            resolver=links.resolver() if _DNS_PORT in ports else None,
-        )
+    def leave(self, link: _VethLink) -> None:
+        """Have a link taken down whose sandbox is dead: now, or soon."""
+        if self._ahead is None or not self._ahead.give(link):
+            self.end([link])
+
+    def end(self, doomed: Sequence[_VethLink]) -> None:
+        """Take links down whose sandboxes are dead, after a last look at their counters."""
+        for link in doomed:
+            link.look()
         try:
-            links.make_link(rules, namespace)
-            self._switch_forwarding_on()
-            commands.run("nft", "-f", "-", text=rulesets.outer(rules))
-            commands.run("nft", "-f", "-", text=rulesets.inner(rules), namespace=namespace)
+            self._remove([link.name for link in doomed])
+        finally:
+            for link in doomed:
+                link.release()
+
+    def _remove(self, names: Sequence[str]) -> None:
+        links.remove(names)
+        if not links.names():
+            with self._locked():
+                self._settle_forwarding()
+
+    def _make(self, request: Request) -> _VethLink:
+        try:
+            namespace = namespaces.new()
+        except OSError as error:
+            raise FluxError(Code.UNAVAILABLE, f"cannot make a sandbox's network: {error}") from error
+        try:
+            return self._connected(request, namespace)
+        except BaseException:
+            os.close(namespace)
+            raise
+
+    def _connected(self, request: Request, namespace: int) -> _VethLink:
+        place = self._begin(namespace)
+        try:
+            rules = rulesets.Rules(
+                link=_name(place),
+                address=_address(place),
+                reach=request.reach,
+                host_addresses=links.host_addresses(),
+                resolver=request.resolver,
+            )
             links.bring_up(rules, namespace)
         except BaseException:
-            links.remove(rules.link)
-            self._sweep(links.Host.now())
+            self._remove([_name(place)])
             raise
-        return _Source(self, rules.link, namespace)
+        return _VethLink(self, _name(place), namespace)
 
-    def _sweep(self, host: links.Host) -> None:
-        for table in host.tables - host.links:
-            links.remove(table)
-        if not host.links and self._forwarding_mark.exists():
+    def _begin(self, namespace: int) -> int:
+        """Make a link, by which its name and address are taken, on a host that forwards."""
+        with self._locked():
+            if not self._swept:
+                self._remove_stray_tables()
+            place = _free_place(links.names())
+            links.make_pair(_name(place), namespace)
+            try:
+                self._switch_forwarding_on()
+            except BaseException:
+                links.remove([_name(place)])
+                raise
+            return place
+
+    def _remove_stray_tables(self) -> None:
+        links.remove_tables(links.tables() - links.names())
+        self._swept = True
+
+    def _settle_forwarding(self) -> None:
+        if not links.names() and self._forwarding_mark.exists():
             _FORWARD.write_text("0\n")
             self._forwarding_mark.unlink()
 
@@ -170,16 +230,21 @@ class VethNetwork:
         return Check(subject=_SUBJECT, ok=False, detail=detail, fix=fix, required=False)
 
 
-class _Source:
-    """One connected sandbox."""
+class _VethLink:
+    """One connected sandbox, or one that is to come."""
 
-    def __init__(self, network: VethNetwork, link: str, namespace: int) -> None:
+    def __init__(self, network: VethNetwork, name: str, namespace: int) -> None:
+        self.name = name
         self._network = network
-        self._link = link
         # Keeps the namespace, and with it the counters, when every process in it is dead.
         self._namespace = namespace
         self._lock = threading.Lock()
+        self._left = False
         self._last: list[Flow] = []
+
+    @property
+    def namespace(self) -> int:
+        return self._namespace
 
     def flows(self) -> list[Flow]:
         """Return what both tables counted so far."""
@@ -189,22 +254,28 @@ class _Source:
             return list(self._last)
 
     def close(self) -> None:
-        """Read the counters a last time, then remove link and rules."""
+        """Give the link up; what its counters say stays known."""
         with self._lock:
-            if self._namespace < 0:
-                return
-            try:
-                with contextlib.suppress(FluxError):
-                    self._last = self._read()
-                self._network.release(self._link)
-            finally:
-                os.close(self._namespace)
-                self._namespace = -1
+            left, self._left = self._left, True
+        if not left:
+            self._network.leave(self)
+
+    def look(self) -> None:
+        """Read the counters while they are there; a link that was only ready has nothing to tell."""
+        if self._left:
+            with contextlib.suppress(FluxError):
+                self.flows()
+
+    def release(self) -> None:
+        """Let the namespace go; the flows are what they were at the last look."""
+        with self._lock:
+            namespace, self._namespace = self._namespace, -1
+        os.close(namespace)
 
     def _read(self) -> list[Flow]:
         command = ("nft", "-n", "-j", "list", "table", "inet")
         inner = commands.run(*command, rulesets.INNER_TABLE, namespace=self._namespace)
-        return rulesets.flows(inner, commands.run(*command, self._link))
+        return rulesets.flows(inner, commands.run(*command, self.name))
 
 
 def _name(place: int) -> str:
@@ -215,11 +286,11 @@ def _address(place: int) -> str:
     return f"{_NETWORK}.{place >> 8}.{place & 0xFF}"
 
 
-def _free_place(sandbox_id: str, taken: frozenset[str]) -> int:
-    """Return a free number from 1 to ``_PLACES``, from which link name and address are made."""
-    start = zlib.crc32(sandbox_id.encode())
+def _free_place(taken: set[str]) -> int:
+    """Return a free number from 1 to ``_PLACES``, from which link name and address are made; seldom one just left."""
+    start = int.from_bytes(os.urandom(2), "big")
     for step in range(_PLACES):
         place = 1 + (start + step) % _PLACES
         if _name(place) not in taken:
             return place
-    raise FluxError(Code.EXHAUSTED, f"cannot connect sandbox {sandbox_id}: {_PLACES} sandboxes are connected already")
+    raise FluxError(Code.EXHAUSTED, f"cannot connect a sandbox: {_PLACES} sandboxes are connected already")

@@ -6,8 +6,9 @@ substrates and network code need not know each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, Protocol
+
+import msgspec
 
 from flux.core.changeset import Flow
 from flux.ports.substrate import Check
@@ -47,17 +48,49 @@ class PacketSink(Protocol):
         ...
 
 
-class PortNetwork(Protocol):
-    """Lets a sandbox reach TCP ports of an allow-list, any host but this one, and nothing else."""
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox with a network may reach, never this host or another sandbox.
+
+    ``ports``: of any host, over TCP. ``internet``: any public address, over TCP, UDP and ICMP echo, and names.
+    """
+
+    ports: tuple[int, ...] = ()
+    internet: bool = False
+
+
+class Link(FlowSource, Protocol):
+    """The connection of one sandbox; its rules are in force, and it is up."""
+
+    @property
+    def namespace(self) -> int:
+        """A descriptor of the network namespace to start the sandbox in; the link's own, open until ``close``."""
+        ...
+
+
+class LinkedNetwork(Protocol):
+    """Lets sandboxes reach what they may, and nothing else."""
 
     def available(self) -> Check:
         """Tell whether this machine can do it."""
         ...
 
-    def attach(self, init_pid: int, sandbox_id: str, net_ports: Sequence[int]) -> FlowSource:
-        """Connect the network namespace of ``init_pid``, rules in force before the link is up.
+    def connect(self, sandbox_id: str, reach: Reach) -> Link:
+        """Return a network namespace for one sandbox, which nobody else has or had.
 
         Raises:
-            FluxError: ``unavailable`` if a step failed; nothing is left behind then.
+            FluxError: ``invalid`` for ports that do not exist; ``unavailable`` or ``exhausted`` if a step failed;
+                nothing is left behind then.
         """
+        ...
+
+    def sweep(self) -> None:
+        """Remove what processes left behind that were killed.
+
+        Raises:
+            FluxError: ``unavailable`` if that cannot be found out.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what no sandbox has, and wait for what closed links still hold. Idempotent."""
         ...

@@ -82,7 +82,7 @@ def spec(context: Context, sandbox: Sandbox, place: Place, *, network: bool = Tr
             pids=sandbox.pids or settings.pids,
             cpus=sandbox.cpus or settings.cpus,
         ),
-        network="ports" if ports else "none",
+        network=sandbox.network if network else "none",
         net_ports=ports,
         hostname=sandbox.name or sandbox.id,
     )

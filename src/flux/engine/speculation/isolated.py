@@ -247,7 +247,7 @@ class _Private:
 def _side_effects(
     sandbox: Sandbox, network: bool, flows: list[Flow] | None, enforced: bool, capture: Capture
 ) -> SideEffects:
-    egress = policy.classify("ports" if network and sandbox.net_ports else "none", sandbox.net_ports)
+    egress = policy.classify(sandbox.network if network else "none", sandbox.net_ports)
     return sideeffects.report(
         egress, enforced=enforced, observed=flows, changes=len(capture.changes.every()), place=sandbox.place
     )

@@ -24,14 +24,12 @@ class Kind(IntEnum):
     """What a message says. Up to 15 from Flux to the launcher or init, from 16 on the other way."""
 
     START = 1
-    GO = 2
     SPAWN = 3
     SIGNAL = 4
     FREEZE = 5
     THAW = 6
     KILL = 7
     STARTED = 16
-    NAMESPACES = 17
     READY = 18
     FAILED = 19
     SPAWNED = 20

@@ -150,7 +150,21 @@ class Group:
             memory = virtual.read(f"{self.split['memory']}/memory.usage_in_bytes")
         if not memory or "usage_usec" not in statistics:
             return None
-        return Usage(processes=processes, memory=int(memory), cpu_seconds=int(statistics["usage_usec"]) / _MICROSECONDS)
+        return Usage(
+            processes=processes,
+            memory=int(memory),
+            cpu_seconds=int(statistics["usage_usec"]) / _MICROSECONDS,
+            cache=min(int(memory), self._cache()),
+        )
+
+    def _cache(self) -> int:
+        """Return the bytes of files in memory; 0 where nobody counts them."""
+        for directory, name in ((self.unified, "file"), (self.split.get("memory"), "cache")):
+            if directory is not None:
+                for line in virtual.read(f"{directory}/memory.stat").splitlines():
+                    if line.startswith(f"{name} "):
+                        return int(line.split()[1])
+        return 0
 
     def remove(self) -> None:
         """Remove all of it. The sandbox's processes are dead. Idempotent."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 
 from flux.core.errors import Code, FluxError
-from flux.ports.network import FlowSource, PacketSink, PortNetwork
+from flux.ports.network import FlowSource, Link, LinkedNetwork, PacketSink, Reach
 from flux.ports.substrate import LaunchSpec
 from flux.substrates.procbox import control, host
 from flux.substrates.procbox.cgroups import Cgroups
@@ -27,10 +27,10 @@ class Tools:
         launcher: the path of the program that becomes the init.
         cgroups: makes groups.
         sink: takes the packets of sandboxes without network.
-        network: connects sandboxes with ports.
+        network: connects sandboxes that may reach something.
     """
 
-    def __init__(self, launcher: str, cgroups: Cgroups, sink: PacketSink | None, network: PortNetwork | None) -> None:
+    def __init__(self, launcher: str, cgroups: Cgroups, sink: PacketSink | None, network: LinkedNetwork | None) -> None:
         self.launcher = launcher
         self.cgroups = cgroups
         self.sink = sink
@@ -55,6 +55,7 @@ class Start:
         self._pid = 0
         self._pidfd: int | None = None
         self._flows: FlowSource | None = None
+        self._link: Link | None = None
 
     def run(self) -> ProcboxInstance:
         """Return the running sandbox.
@@ -63,6 +64,7 @@ class Start:
             FluxError: ``unavailable`` with the step that failed.
         """
         with ExitStack() as undo:
+            self._connect(undo)
             group = self._tools.cgroups.create(self._spec.sandbox_id, self._spec.limits)
             undo.callback(group.remove)
             channel, theirs = control.pair()
@@ -113,6 +115,7 @@ class Start:
             for index, layer in enumerate(self._plan.layers):
                 words += ["layer", str(index), self._neighbour(layer, descriptors)]
             words += _group_words(group, attach)
+            words += [] if self._link is None else ["network", attach(os.dup(self._link.namespace))]
             memory = os.memfd_create("flux-plan", os.MFD_CLOEXEC)
             opened.callback(os.close, memory)
             control.write_all(memory, control.encode_words([*words, *self._plan.words]))
@@ -137,22 +140,21 @@ class Start:
                 self._pid, self._pidfd = message.value, message.descriptors[0]
             elif message.kind == Kind.FAILED:
                 raise self._failure(f"{message.text}: {host.describe(message.value)}", message.value)
-            elif message.kind == Kind.NAMESPACES:
-                self._connect(channel)
             elif message.kind == Kind.READY:
                 ready = message
         return ready
 
-    def _connect(self, channel: Channel) -> None:
-        while self._pidfd is None:
-            message = channel.receive()
-            if message is None or message.kind != Kind.STARTED:
-                raise self._failure("the launcher ended without a word")
-            self._pid, self._pidfd = message.value, message.descriptors[0]
-        assert self._tools.network is not None
-        self._flows = self._tools.network.attach(self._pid, self._spec.sandbox_id, self._spec.net_ports)
-        with suppress(ConnectionError):
-            channel.send(Kind.GO)
+    def _connect(self, undo: ExitStack) -> None:
+        """Get the network that the sandbox is to be born into, if it may reach anything."""
+        spec = self._spec
+        if spec.network == "none":
+            return
+        if self._tools.network is None:
+            raise self._failure("nothing here can limit its network to what it may reach")
+        self._flows = self._link = self._tools.network.connect(
+            spec.sandbox_id, Reach(ports=spec.net_ports, internet=spec.network == "internet")
+        )
+        undo.callback(self._link.close)
 
     def _observe(self, ready: Message) -> int | None:
         """Watch the device of a sandbox without network; return a descriptor of it, to be the last one closed."""
@@ -167,7 +169,7 @@ class Start:
 
     def _bury(self) -> None:
         """Make sure that an init which did not come up is dead and reaped."""
-        if self._flows is not None:
+        if self._flows is not None and self._link is None:
             self._flows.close()
         if self._pidfd is None:
             return

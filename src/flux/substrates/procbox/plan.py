@@ -59,6 +59,8 @@ def checked(spec: LaunchSpec) -> LaunchSpec:
             raise _invalid(f"a mount on {printable(mount.target)[:200]!r} would cover what every sandbox has")
     if bool(spec.net_ports) and spec.network == "none":
         raise _invalid("it names ports but has no network")
+    if spec.network == "ports" and not spec.net_ports:
+        raise _invalid("its network is a list of ports, and it names none")
     return spec
 
 
@@ -96,7 +98,6 @@ def make_plan(spec: LaunchSpec, host: Host, bounded: Collection[str] = ()) -> Pl
         ("send-tree", WORKSPACE if spec.layout == "bound" else "/"),
         ("send-tree", TERMINALS),
         *([("seal", "/")] if spec.layout == "bound" else []),
-        *([("go",)] if spec.network == "ports" else []),
     ]
     return Plan(words=tuple(word for operation in operations for word in operation), layers=layers)
 
@@ -120,8 +121,7 @@ def _limits(limits: Limits, bounded: Collection[str]) -> Iterator[tuple[str, ...
 
 def _network(spec: LaunchSpec, host: Host) -> Iterator[tuple[str, ...]]:
     yield ("loopback", _NETWORK_GROUPS if host.privileged else f"{host.gid} {host.gid}")
-    if spec.network == "ports":
-        yield ("namespaces",)
+    if spec.network != "none":  # it is born into one that has a link and rules
         return
     yield (
         *("sink", network.SINK_DEVICE, network.SINK_ADDRESS_V4, str(network.SINK_PREFIX_V4)),
@@ -169,7 +169,7 @@ def _temporary(spec: LaunchSpec) -> Iterator[tuple[str, ...]]:
 def _managed(spec: LaunchSpec, host: Host) -> Iterator[tuple[str, ...]]:
     """The tree is everything but what the kernel makes."""
     yield from _place(spec.tree, "/", spec, host)
-    if spec.network == "ports":
+    if spec.network != "none":
         yield ("cover", "/etc/resolv.conf", etc.RESOLV_CONF)
     yield from _kernel(host)
     yield from _temporary(spec)

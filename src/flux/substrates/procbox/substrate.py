@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
+from functools import cached_property
 
 import msgspec
 
-from flux.core.errors import Code, FluxError
-from flux.ports.network import PacketSink, PortNetwork
+from flux.core.errors import FluxError
+from flux.ports.network import LinkedNetwork, PacketSink
 from flux.ports.substrate import Capabilities, Check, LaunchSpec
 from flux.substrates.procbox.cgroups import Cgroups
 from flux.substrates.procbox.host import TUN, read_host
@@ -25,7 +27,7 @@ class Procbox:
     Args:
         state_dir: Flux's own state, which no sandbox may see.
         sink: refuses and records what sandboxes without network send; without one they just have no route.
-        network: lets sandboxes reach ports; without one that is refused.
+        network: lets sandboxes reach ports or the internet; without one that is refused.
         cgroups: makes the groups of sandboxes; by default of whatever this machine has.
         launcher: the program that becomes the init.
     """
@@ -35,7 +37,7 @@ class Procbox:
         state_dir: str,
         *,
         sink: PacketSink | None = None,
-        network: PortNetwork | None = None,
+        network: LinkedNetwork | None = None,
         cgroups: Cgroups | None = None,
         launcher: str = _LAUNCHER,
     ) -> None:
@@ -57,7 +59,13 @@ class Procbox:
             enforces_limits={"memory", "pids"} <= self._tools.cgroups.hierarchies.limits,
             observes_network=self._tools.sink is not None and os.access(TUN, os.R_OK | os.W_OK),
             keeps_owners=self._host.privileged,
+            connects=self._connects,
         )
+
+    @cached_property
+    def _connects(self) -> bool:
+        network = self._tools.network
+        return network is not None and network.available().ok
 
     def check(self) -> list[Check]:
         from flux.substrates.procbox import checks
@@ -73,10 +81,6 @@ class Procbox:
 
     def start(self, spec: LaunchSpec) -> ProcboxInstance:
         spec = checked(msgspec.structs.replace(spec, hidden=(*spec.hidden, self._state_dir)))
-        if spec.network == "ports" and self._tools.network is None:
-            raise FluxError(
-                Code.UNAVAILABLE, f"cannot start sandbox {spec.sandbox_id}: nothing here can limit it to its ports"
-            )
         with self._lock:
             self._sweep_once()
             self._running = {tree: instance for tree, instance in self._running.items() if instance.alive()}
@@ -88,10 +92,14 @@ class Procbox:
         return instance
 
     def sweep(self) -> list[str]:
-        """Kill and remove what is left in cgroups of Flux processes that are gone; return their directories."""
-        return self._tools.cgroups.sweep()
+        """Kill and remove what Flux processes left that are gone; return the directories of their cgroups."""
+        removed = self._tools.cgroups.sweep()
+        if self._tools.network is not None:
+            with suppress(FluxError):  # then nothing can be connected either, which says why
+                self._tools.network.sweep()
+        return removed
 
     def _sweep_once(self) -> None:
         if not self._swept:
             self._swept = True
-            self.sweep()
+            self._tools.cgroups.sweep()

@@ -23,14 +23,12 @@
 /* Keep in step with control.py. */
 enum message_type {
     MESSAGE_START = 1,   /* owner: the plan, as descriptor 0, and the descriptors it names */
-    MESSAGE_GO = 2,      /* owner: the network is connected */
     MESSAGE_SPAWN = 3,   /* owner: start a command; value is flags */
     MESSAGE_SIGNAL = 4,  /* owner: send signal `value` to command `id` */
     MESSAGE_FREEZE = 5,  /* owner: stop every process by signals */
     MESSAGE_THAW = 6,    /* owner: continue every process */
     MESSAGE_KILL = 7,    /* owner: kill command `id` and all that came from it; only for commands with a keeper */
     MESSAGE_STARTED = 16,    /* launcher: `value` is the init's pid, descriptor 0 its pidfd */
-    MESSAGE_NAMESPACES = 17, /* init: the namespaces exist */
     MESSAGE_READY = 18,      /* init: the plan is done; descriptors in the order in which the plan made them */
     MESSAGE_FAILED = 19,     /* launcher or init: errno `value` at step `text` */
     MESSAGE_SPAWNED = 20,    /* init: command `id` runs as pid `value` */
@@ -66,6 +64,7 @@ struct plan {
     size_t size;
     bool privileged;
     int cgroup; /* a version 2 directory to be born into, or -1 */
+    int network; /* a network namespace to be born into, or -1 for one of its own */
     int descriptors[DESCRIPTORS_MAX];
     size_t count;
 };

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define NAMESPACES (CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET)
+#define NAMESPACES (CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS)
 
 /* Nothing of how the owner handles signals or masks file modes is the sandbox's business. */
 static void reset_signals(void)
@@ -47,9 +47,13 @@ static void __attribute__((noreturn)) become_init(struct plan *plan, int helper)
 static pid_t clone_init(const struct plan *plan, int *pidfd)
 {
     struct clone_args arguments = {
-        .flags = NAMESPACES | CLONE_PARENT | CLONE_PIDFD | (plan->privileged ? 0 : CLONE_NEWUSER),
+        .flags = NAMESPACES | CLONE_PARENT | CLONE_PIDFD | (plan->privileged ? 0 : CLONE_NEWUSER) |
+                 (plan->network < 0 ? CLONE_NEWNET : 0),
         .pidfd = (uintptr_t)pidfd,
     };
+    /* One that is connected already is the owner's, made for this sandbox alone. */
+    if (plan->network >= 0 && setns(plan->network, CLONE_NEWNET) < 0)
+        fail("enter the network");
     if (plan->cgroup >= 0) {
         arguments.flags |= CLONE_INTO_CGROUP;
         arguments.cgroup = (uint64_t)plan->cgroup;

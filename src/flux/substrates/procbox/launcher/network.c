@@ -36,6 +36,9 @@ static int bring_up(int socket_descriptor, const char *device)
 {
     struct ifreq request = {0};
     strncpy(request.ifr_name, device, IFNAMSIZ - 1);
+    /* To look costs nothing, while a change waits for every other change of the machine's network. */
+    if (ioctl(socket_descriptor, SIOCGIFFLAGS, &request) == 0 && request.ifr_flags & IFF_UP)
+        return 0;
     request.ifr_flags = IFF_UP | IFF_RUNNING;
     return ioctl(socket_descriptor, SIOCSIFFLAGS, &request);
 }

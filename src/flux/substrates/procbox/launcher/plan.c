@@ -69,20 +69,6 @@ static void send_sink(char **arguments)
         send_outcome(device);
 }
 
-static void report_namespaces(char **arguments)
-{
-    (void)arguments;
-    message_send(MESSAGE_NAMESPACES, 0, 0, NULL, NULL, 0);
-}
-
-static void await_go(char **arguments)
-{
-    (void)arguments;
-    struct message message;
-    if (!message_receive(&message) || message.type != MESSAGE_GO)
-        _exit(1);
-}
-
 static void done_before(char **arguments)
 {
     (void)arguments;
@@ -97,13 +83,12 @@ static const struct operation {
     {"mode", 1, done_before, false},
     {"born-into", 1, done_before, false},
     {"layer", 2, done_before, false},
+    {"network", 1, done_before, false},
     {"join", 2, join_cgroup, false},
     {"hostname", 1, set_hostname, false},
     {"limit", 2, limit, false},
     {"loopback", 1, network_loopback, false},
     {"sink", 6, send_sink, false},
-    {"namespaces", 0, report_namespaces, false},
-    {"go", 0, await_go, false},
     {"tmpfs", 2, mount_tmpfs, false},
     {"proc", 1, mount_proc, false},
     {"devpts", 2, mount_devpts, false},
@@ -173,6 +158,7 @@ void plan_read(struct plan *plan, const struct message *message)
     plan->count = message->count - 1;
     memcpy(plan->descriptors, message->descriptors + 1, plan->count * sizeof(int));
     plan->cgroup = -1;
+    plan->network = -1;
 }
 
 /* A directory of another sandbox can only be cloned within that sandbox's mount namespace: a child that shares our
@@ -226,6 +212,8 @@ void plan_prepare(struct plan *plan)
             plan->privileged = strcmp(arguments[0], "privileged") == 0;
         else if (strcmp(operation->name, "born-into") == 0)
             plan->cgroup = plan_descriptor(arguments[0]);
+        else if (strcmp(operation->name, "network") == 0)
+            plan->network = plan_descriptor(arguments[0]);
         else if (strcmp(operation->name, "layer") == 0)
             prepare_layer(arguments);
     }
