@@ -85,6 +85,12 @@ def fork(platform: Platform, actor: Actor, call: Arguments) -> views.SandboxList
     return present.sandboxes(platform.fork(actor, call.path["sandbox"], call.body))
 
 
+def metrics(platform: Platform, actor: Actor, call: Arguments) -> views.MetricList:
+    """Tell what a sandbox used."""
+    start, end = _seconds(call.query.start, "start"), _seconds(call.query.end, "end")
+    return present.metrics(*platform.metrics(actor, call.path["sandbox"], start, end))
+
+
 def list_artifacts(platform: Platform, actor: Actor, call: Arguments) -> views.ArtifactList:
     """List artifacts."""
     return present.artifacts(platform.list_artifacts(actor, call.query.sandbox))
@@ -246,7 +252,7 @@ def audit(platform: Platform, actor: Actor, call: Arguments) -> views.AuditPage:
         changeset=query.changeset,
         event=query.event,
         actor=query.actor,
-        since=None if query.since is None else _seconds(query.since),
+        since=_seconds(query.since, "since"),
     )
     if query.wait_seconds:
         return present.audit_page(platform.wait_for_audit(actor, filters, query.cursor, query.wait_seconds))
@@ -287,13 +293,15 @@ def _content(file: Any, path: str, media_type: str = "application/octet-stream")
     return Content(descriptor=file.descriptor, size=file.size, media_type=media_type, name=name, mode=file.mode)
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str | None, field: str) -> float | None:
+    if text is None:
+        return None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise FluxError(
             Code.INVALID,
             f"cannot read the time {printable(text)[:80]!r}: write it as 2024-05-01T12:00:00Z",
-            {"field": "since"},
+            {"field": field},
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,7 +1,4 @@
-"""The one table of operations. REST routes, OpenAPI, the HTTP client and the embedded client all derive from it.
-
-To add an operation, add a function to ``api.calls`` and a row here.
-"""
+"""The one table of operations, from which routes, OpenAPI and both clients derive. What a row does is in ``api.calls``."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return self.name in _DATA or self.name.startswith(("files.", "changeset."))
 
 
-_DATA = ("sandbox.exec", "sandbox.baseline", "sandbox.changes", "sandbox.dry-run", "sandbox.speculate")
+_DATA = frozenset(f"sandbox.{name}" for name in ("metrics", "exec", "baseline", "changes", "dry-run", "speculate"))
 
 SANDBOX = "/v1/sandboxes/{sandbox}"
 NODE = "/v1/nodes/{node}"
@@ -77,7 +74,7 @@ _TABLE = (
         reply=views.SandboxView,
         status=201,
         idempotent_by_key=True,
-        errors=(Code.ALREADY_EXISTS, Code.CONFLICT, Code.EXHAUSTED),
+        errors=(Code.NOT_FOUND, Code.ALREADY_EXISTS, Code.CONFLICT, Code.NOT_APPLICABLE, Code.EXHAUSTED),
     ),
     Operation(
         name="sandbox.list",
@@ -95,6 +92,15 @@ _TABLE = (
         summary="Get a sandbox by id or name",
         call=calls.get_sandbox,
         reply=views.SandboxView,
+    ),
+    Operation(
+        name="sandbox.metrics",
+        method="GET",
+        path=SANDBOX + "/metrics",
+        summary="What a sandbox used lately, sampled every few seconds while it runs; oldest first",
+        call=calls.metrics,
+        query=queries.MetricsQuery,
+        reply=views.MetricList,
     ),
     Operation(
         name="sandbox.delete",
@@ -490,5 +496,4 @@ def operation_named(name: str) -> Operation:
 
 def parameters(path: str) -> Iterable[str]:
     """Return the names of the parameters in a route."""
-    parts = (part for part in path.split("/") if part.startswith("{"))
-    return [part.strip("{}").removesuffix("...") for part in parts]
+    return [part.strip("{}").removesuffix("...") for part in path.split("/") if part.startswith("{")]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 import flux
@@ -20,6 +21,7 @@ from flux.ports.substrate import Check
 
 if TYPE_CHECKING:
     from flux.engine import results
+    from flux.engine.lifecycle.meter import Sample
 
 _TIMES = (
     "created_at",
@@ -102,6 +104,12 @@ def sandbox(status: SandboxStatus) -> views.SandboxView:
 def sandbox_page(page: results.Page[SandboxStatus]) -> views.SandboxPage:
     """Return a page of sandboxes."""
     return views.SandboxPage(items=[sandbox(status) for status in page.items], next_cursor=page.next_cursor)
+
+
+def metrics(sandbox_id: str, samples: Iterable[Sample]) -> views.MetricList:
+    """Return what a sandbox used."""
+    items = [views.MetricView(**{**msgspec.structs.asdict(sample), "at": rfc3339(sample.at)}) for sample in samples]
+    return views.MetricList(sandbox_id=sandbox_id, items=items)
 
 
 def sandboxes(statuses: Iterable[SandboxStatus]) -> views.SandboxList:

@@ -60,6 +60,13 @@ class ArtifactsQuery(Query):
     sandbox: str | None = None
 
 
+class MetricsQuery(Query):
+    """From when to when, both inclusive, as RFC 3339 times; without them all that is kept."""
+
+    start: str | None = None
+    end: str | None = None
+
+
 class CompareQuery(Query):
     """The changesets to compare; the parameter is repeated."""
 

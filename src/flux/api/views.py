@@ -201,6 +201,31 @@ class SandboxList(View, kw_only=True):
     items: list[SandboxView]
 
 
+class MetricView(View, kw_only=True):
+    """What a sandbox used at a moment. Sizes in bytes.
+
+    ``cpu_used_pct``: of all the ``cpu_count`` processors that it may use, since the sample before; 0 to 100.
+    ``memory_cache``: of files, beside ``memory_used``. The disk is the file system's, which sandboxes share.
+    """
+
+    at: str
+    generation: int
+    cpu_count: float
+    cpu_used_pct: float
+    memory_used: int
+    memory_total: int
+    memory_cache: int
+    disk_used: int
+    disk_total: int
+
+
+class MetricList(View, kw_only=True):
+    """The samples of a sandbox, oldest first."""
+
+    sandbox_id: str
+    items: list[MetricView]
+
+
 class ArtifactView(View, kw_only=True):
     """An artifact. Sizes in bytes: ``size`` of all its contents, ``stored`` of those that only it brought.
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "resume": "flux.cli.life:resume",
     "snapshot": "flux.cli.life:snapshot",
     "fork": "flux.cli.life:fork",
+    "metrics": "flux.cli.metrics:metrics",
     "exec": "flux.cli.execute:exec_",
     "shell": "flux.cli.execute:shell",
     "cp": "flux.cli.copy:copy",

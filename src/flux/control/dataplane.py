@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flux.engine.engine import Engine
     from flux.engine.filesystem.filesystem import Filesystem
     from flux.engine.lifecycle.execute import RunningExec
+    from flux.engine.lifecycle.meter import Sample
     from flux.engine.lifecycle.usage import Measured
 
 
@@ -109,6 +110,13 @@ class DataPlane:
         """Return the sandbox's id and what changed since the baseline."""
         sandbox_id = self._running(actor, sandbox)
         return sandbox_id, self._engine.changes(actor, sandbox_id, path)
+
+    def metrics(
+        self, actor: Actor, sandbox: str, start: float | None = None, end: float | None = None
+    ) -> tuple[str, list[Sample]]:
+        """Return the sandbox's id and what it used lately, between two wall-clock times in seconds; oldest first."""
+        sandbox_id = self._known(actor, sandbox)
+        return sandbox_id, self._engine.metrics(actor, sandbox_id, start, end)
 
     # Speculation
 

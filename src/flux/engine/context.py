@@ -19,6 +19,7 @@ from flux.core.paths import printable
 from flux.core.sandbox import Sandbox
 from flux.engine import expected, ids
 from flux.engine.lifecycle.instances import Instances
+from flux.engine.lifecycle.meter import Meter
 from flux.engine.locks import Locks
 from flux.engine.settings import Settings
 from flux.ports.clock import Clock
@@ -64,6 +65,7 @@ class Context:
         self.observer = observer
         self.locks = Locks(settings.lock_wait_seconds)
         self.instances = Instances(persistent=settings.persistent)
+        self.meter = Meter()
         self.changed = threading.Condition()
         self.node_settings: NodeSettings | None = None
         self.objects: ObjectStore | None = None

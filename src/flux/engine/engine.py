@@ -18,8 +18,9 @@ from flux.core.requests import Approve, CreateKey, CreateSandbox, Decide, DryRun
 from flux.core.sandbox import Sandbox
 from flux.engine import keys
 from flux.engine.context import Context
-from flux.engine.lifecycle import baseline, create, execute, files, recover, usage
+from flux.engine.lifecycle import baseline, create, execute, files, metering, recover, usage
 from flux.engine.lifecycle.execute import RunningExec
+from flux.engine.lifecycle.meter import Sample
 from flux.engine.results import (
     Baseline,
     ChangesetDetail,
@@ -143,6 +144,11 @@ class Engine:
         """Return what a running sandbox uses now; ``unavailable`` if it has no execution at the moment."""
         with self._context.operation(actor, "sandbox.get"):
             return usage.measure(self._context, actor, sandbox)
+
+    def metrics(self, actor: Actor, sandbox: str, start: float | None, end: float | None) -> list[Sample]:
+        """Return what a sandbox used lately, between two wall-clock times in seconds; oldest first."""
+        with self._context.operation(actor, "sandbox.metrics"):
+            return metering.samples(self._context, actor, sandbox, start, end)
 
     def environment(self, actor: Actor, sandbox: str) -> dict[str, str]:
         """Return the environment that a running sandbox was created with."""

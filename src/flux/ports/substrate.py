@@ -89,11 +89,15 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sandbox uses now. Memory in bytes, ``cpu_seconds`` since its start."""
+    """What a sandbox uses now. Memory in bytes, ``cpu_seconds`` since its start.
+
+    ``cache``: the part of ``memory`` that is of files and can be given back; 0 where nobody counts it.
+    """
 
     processes: int
     memory: int
     cpu_seconds: float
+    cache: int = 0
 
 
 class Process(Protocol):
@@ -184,13 +188,14 @@ class Instance(Protocol):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a substrate can do here."""
+    """What a substrate can do here. ``connects``: it can give a sandbox the internet."""
 
     can_fork: bool
     keeps_memory: bool
     enforces_limits: bool
     observes_network: bool
     keeps_owners: bool
+    connects: bool = False
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -82,6 +82,22 @@ def sandbox(console: Console, item: Reply, now: float) -> None:
     record(console, fields)
 
 
+def metrics(console: Console, reply: Reply) -> None:
+    """Print what a sandbox used, a line for each sample."""
+    rows = [
+        (
+            words.local_time(item["at"]),
+            f"{item['cpu_used_pct']:.1f} % of {item['cpu_count']:g}",
+            f"{words.size(item['memory_used'])} of {words.size(item['memory_total'])}",
+            words.size(item["memory_cache"]),
+            f"{words.size(item['disk_used'])} of {words.size(item['disk_total'])}",
+        )
+        for item in reply["items"]
+    ]
+    empty = "There is no sample of it: a daemon takes them while the sandbox runs."
+    table(console, ("TIME", "PROCESSORS", "MEMORY", "CACHE", "DISK"), rows, empty=empty)
+
+
 def nodes(console: Console, reply: Reply) -> None:
     """Print a list of nodes."""
     rows = [

@@ -74,7 +74,7 @@ def _measured(context: Context, sandbox: Sandbox, instance: Instance) -> Measure
         processes=used.processes,
         memory_used=used.memory,
         memory_total=memory_mib << 20 if memory_mib else _machine_memory(),
-        memory_cache=0,
+        memory_cache=used.cache,
         disk_used=(disk.f_blocks - disk.f_bfree) * disk.f_frsize,
         disk_total=disk.f_blocks * disk.f_frsize,
     )
