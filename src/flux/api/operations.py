@@ -1,4 +1,4 @@
-"""The one table of operations, from which routes, OpenAPI and both clients derive. What a row does is in ``api.calls``."""
+"""The one table of operations, from which routes, OpenAPI and both clients derive. ``api.calls`` has what rows do."""
 
 from __future__ import annotations
 
