@@ -1,0 +1,124 @@
+"""Removing an entry and all below it, while the sandbox may rename, link and fill what is being removed.
+
+Every directory is entered from the one above it, by name and never through a link, and held open while it is emptied:
+nothing that was moved out meanwhile takes the removal along. What another file system is mounted on stays.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+
+from flux.failpoints import Point
+from flux.ports.files import Files
+
+_STEP = Point.FILE_WRITE
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: So many directories are open at most; what lies deeper is moved up first.
+_DEPTH_MAX = 48
+_PASSES_MAX = 64
+
+
+def remove(files: Files, directory: int, name: str) -> None:
+    """Remove an entry of an open directory and all below it; nothing happens if it is gone.
+
+    Raises:
+        OSError: ``ENOTEMPTY`` if it is filled as fast as it is emptied, ``EBUSY`` or ``EXDEV`` for a mount.
+    """
+    for _ in range(_PASSES_MAX):
+        if _unlinked(files, directory, name):
+            return
+        try:
+            inside = _enter(directory, name)
+        except (FileNotFoundError, NotADirectoryError):  # it became something else
+            continue
+        try:
+            _Emptying(files, inside).run()
+        finally:
+            os.close(inside)
+        if _gone(files, directory, name):
+            return
+    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+
+def _unlinked(files: Files, directory: int, name: str) -> bool:
+    """Remove what is no directory; tell whether nothing is left."""
+    try:
+        files.unlink(_STEP, directory, name)
+    except FileNotFoundError:
+        return True
+    except (IsADirectoryError, PermissionError) as error:
+        if isinstance(error, PermissionError) and not _is_directory(directory, name):
+            raise
+        return False
+    return True
+
+
+def _is_directory(directory: int, name: str) -> bool:
+    try:
+        os.close(_enter(directory, name))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _enter(directory: int, name: str) -> int:
+    from flux.trees.beneath import open_beneath
+
+    try:
+        return open_beneath(directory, f"/{name}", _DIRECTORY)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
+        raise
+
+
+def _gone(files: Files, directory: int, name: str) -> bool:
+    try:
+        files.remove_directory(_STEP, directory, name)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # filled, or replaced, meanwhile
+            return False
+        raise
+    return True
+
+
+class _Emptying:
+    """Empties one directory, which its caller closes."""
+
+    def __init__(self, files: Files, top: int) -> None:
+        self._files = files
+        self._top = top
+        self._number = 0
+
+    def run(self) -> None:
+        """Empty it, as far as its entries hold still."""
+        for name in _names(self._top):
+            self._clear(self._top, name, 1)
+        while self._number:  # what was moved up here
+            number, self._number = self._number, 0
+            for at in range(number):
+                self._clear(self._top, f".flux-deep-{at}", 1)
+
+    def _clear(self, directory: int, name: str, depth: int) -> None:
+        if _unlinked(self._files, directory, name):
+            return
+        if depth >= _DEPTH_MAX:
+            self._files.rename(_STEP, directory, name, self._top, f".flux-deep-{self._number}")
+            self._number += 1
+            return
+        with suppress(FileNotFoundError, NotADirectoryError):
+            inside = _enter(directory, name)
+            try:
+                for below in _names(inside):
+                    self._clear(inside, below, depth + 1)
+            finally:
+                os.close(inside)
+            _gone(self._files, directory, name)
+
+
+def _names(directory: int) -> list[str]:
+    return os.listdir(directory)
