@@ -329,22 +329,26 @@ def test_snapshots_are_listed_and_deleted(world: World) -> None:
     assert artifacts.needed(world.control) == {current.id}
 
 
-def test_what_a_fork_rests_on_is_not_deleted(world: World) -> None:
+def test_what_a_sandbox_rests_on_is_not_deleted(world: World) -> None:
     sandbox = world.create().sandbox.id
     taken = world.snapshot(sandbox, "s").artifact
     world.kill(sandbox)
     assert artifacts.needed(world.control) == {taken.id}
-    (copy,) = _forked_from_snapshot(world)
+    world.create(snapshot="s")
     with pytest.raises(FluxError) as refused:
-        artifacts.delete(world.control, ADMIN, copy)
+        artifacts.delete(world.control, ADMIN, taken.id)
     assert refused.value.code is Code.CONFLICT
 
 
-def _forked_from_snapshot(world: World) -> list[str]:
+def test_what_was_saved_for_forks_goes_with_them(world: World) -> None:
     sandbox = world.create().sandbox.id
-    (copy,) = world.fork(sandbox)
-    assert copy.artifact is not None
-    return [copy.artifact.id]
+    first, second = world.fork(sandbox, 2)
+    assert first.artifact is not None and first.artifact == second.artifact
+    assert [held.kind for held in artifacts.every(world.control, ADMIN)] == ["suspend"]
+    world.kill(first.sandbox.id)
+    assert artifacts.needed(world.control) == {first.artifact.id}
+    world.kill(second.sandbox.id)
+    assert artifacts.needed(world.control) == set()
 
 
 def test_a_predecessor_is_needed_until_its_successor_is_durable(world: World) -> None:

@@ -49,6 +49,21 @@ def delete(context: Control, actor: Actor, reference: str) -> ArtifactStatus:
         return status
 
 
+def forget(context: Control, actor: Actor, reference: str) -> ArtifactStatus:
+    """Forget a snapshot also where sandboxes rest on it: then it is an artifact like any other, and goes after them."""
+    with context.registry.transaction() as tx:
+        found = _found(tx, actor, reference)
+        row = artifacts.lock(tx, found.id)
+        if row is None or row.kind != "snapshot":
+            raise artifacts.none(reference)
+        status = _status(tx, row)
+        if sandboxes.resting_on(tx, row.id):
+            artifacts.release(tx, row.id)
+        else:
+            artifacts.delete(tx, row.id)
+        return status
+
+
 def verify(context: Control, actor: Actor, reference: str) -> ArtifactStatus:
     """Hash every part of an artifact."""
     status = get(context, actor, reference)

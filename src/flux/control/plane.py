@@ -239,6 +239,13 @@ class ControlPlane:
         permit(actor, "artifact.delete")
         return artifacts.delete(self._context, actor, artifact)
 
+    def forget_snapshot(self, actor: Actor, snapshot: str) -> ArtifactStatus:
+        """Forget a snapshot, by id or name; what sandboxes rest on goes after them. ``not_found`` if it is none."""
+        from flux.control import artifacts
+
+        permit(actor, "artifact.delete")
+        return artifacts.forget(self._context, actor, snapshot)
+
     def verify(self, actor: Actor, artifact: str) -> ArtifactStatus:
         """Hash every part of an artifact, where it lies; ``internal`` (data loss) names what is not what it was."""
         from flux.control import artifacts

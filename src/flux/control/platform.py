@@ -172,6 +172,12 @@ class Platform(DataPlane):
         found = context.substrates.get(context.settings.default_kind)
         return found is not None and found.capabilities().connects
 
+    def has_template(self, name: str) -> bool:
+        """Tell whether sandboxes can be made from the template of that name."""
+        from flux.engine.lifecycle import create
+
+        return create.has_template(self._engine.context, name)
+
     def room(self) -> Room:
         """Return what a sandbox without bounds of its own may use, of this machine."""
         settings = self._engine.context.settings
@@ -230,6 +236,15 @@ class Platform(DataPlane):
         """Forget a snapshot."""
         with self._engine.operation(actor, "artifact.delete"):
             status = self._plane.delete_artifact(actor, artifact)
+        self._engine.record(
+            AuditKind.ARTIFACT_DELETE, actor, sandbox_id=status.sandbox_id, details={"artifact": status.id}
+        )
+        return status
+
+    def forget_snapshot(self, actor: Actor, snapshot: str) -> ArtifactStatus:
+        """Forget a snapshot; what sandboxes rest on goes after them."""
+        with self._engine.operation(actor, "artifact.delete"):
+            status = self._plane.forget_snapshot(actor, snapshot)
         self._engine.record(
             AuditKind.ARTIFACT_DELETE, actor, sandbox_id=status.sandbox_id, details={"artifact": status.id}
         )

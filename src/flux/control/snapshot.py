@@ -103,7 +103,7 @@ def _taken(context: Control, found: SandboxRow, action: str, name: str | None) -
         if row.state is ControlState.RUNNING:
             captured = yield from _captured(context, row, action, snapshot_id, deadline)
             if captured is not None:
-                made = _kept(context, row, captured, name)
+                made = _kept(context, row, captured, action, name)
                 yield Point.SNAPSHOT_RECORDED
                 return row, made
         elif row.state is ControlState.PAUSED:
@@ -144,15 +144,18 @@ def _has_moved(context: Control, seen: SandboxRow) -> bool:
     return row is not None and (row.state, row.generation) != (seen.state, seen.generation)
 
 
-def _kept(context: Control, row: SandboxRow, captured: Captured, name: str | None) -> ArtifactRow:
-    """Record a snapshot; it is never a candidate for the sandbox's current artifact (§6)."""
+def _kept(context: Control, row: SandboxRow, captured: Captured, action: str, name: str | None) -> ArtifactRow:
+    """Record a capture; it is never a candidate for the sandbox's current artifact (§6).
+
+    A snapshot is kept until it is deleted, what was saved for forks for as long as one of them rests on it.
+    """
     made = ArtifactRow(
         id=captured.artifact.id,
         digest=captured.artifact.digest,
         sandbox_id=row.id,
         owner=row.owner,
         generation=row.generation,
-        kind="snapshot",
+        kind="snapshot" if action == "snapshot" else "suspend",
         name=name,
         node=row.node,
         node_store_id=row.node_store_id,
@@ -163,7 +166,8 @@ def _kept(context: Control, row: SandboxRow, captured: Captured, name: str | Non
     )
     with context.registry.transaction() as tx:
         artifacts.add(tx, made)
-        artifacts.keep(tx, made.id, name)
+        if action == "snapshot":
+            artifacts.keep(tx, made.id, name)
         return artifacts.find(tx, made.id) or made
 
 

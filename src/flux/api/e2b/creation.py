@@ -7,7 +7,6 @@ from flux.api.e2b.errors import Unsupported
 from flux.api.e2b.shapes import Network, NewSandbox
 from flux.core.errors import Code, FluxError
 from flux.core.requests import CreateSandbox
-from flux.core.sandbox import BASE_TEMPLATE
 
 _EVERYWHERE = frozenset({"0.0.0.0/0", "::/0"})
 
@@ -41,7 +40,7 @@ def creation(call: Call, body: NewSandbox, timeout_seconds: int) -> CreateSandbo
 
 def _snapshot(call: Call, template: str) -> str | None:
     """Return the id of the snapshot that a template's id or name stands for, ``None`` if it is none."""
-    if template == BASE_TEMPLATE:
+    if call.platform.has_template(template):
         return None
     try:
         found = call.platform.get_artifact(call.actor, template)
@@ -65,12 +64,12 @@ def _refuse_unsupported(body: NewSandbox) -> None:
         refuse_rules(body.network)
 
 
-def refuse_rules(network: Network, deny_all: bool = True) -> None:
-    """Refuse what cannot be enforced of a network's rules; ``deny_all``: denying everything can be."""
+def refuse_rules(network: Network) -> None:
+    """Refuse what cannot be enforced of a network's rules; denying everything can be."""
     rules = {
         "allowPublicTraffic": network.allow_public_traffic is False,
         "allowOut": bool(network.allow_out),
-        "denyOut": bool(network.deny_out) and not (deny_all and _denies_all(network)),
+        "denyOut": bool(network.deny_out) and not denies_all(network),
         "dnsServers": bool(network.dns_servers),
         "egressProxy": network.egress_proxy is not None,
         "maskRequestHost": network.mask_request_host is not None,
@@ -79,15 +78,18 @@ def refuse_rules(network: Network, deny_all: bool = True) -> None:
     }
     for name, given in rules.items():
         if given:
-            raise _unsupported(f"network.{name}", "a sandbox has the internet or nothing: set allow_internet_access")
+            raise Unsupported(
+                f"give a sandbox network.{name}", "it has the internet or nothing: set allow_internet_access"
+            )
 
 
 def _wants_internet(body: NewSandbox) -> bool:
-    denied = body.network is not None and _denies_all(body.network)
+    denied = body.network is not None and denies_all(body.network)
     return body.allow_internet_access is not False and not denied
 
 
-def _denies_all(network: Network) -> bool:
+def denies_all(network: Network) -> bool:
+    """Tell whether a network's rules deny all of the internet."""
     return "0.0.0.0/0" in (network.deny_out or ()) and _EVERYWHERE.issuperset(network.deny_out or ())
 
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from flux.api.e2b import life, listing, observe
+from flux.api.e2b import life, listing, observe, snapshots, surroundings, unsupported
 from flux.api.e2b.endpoint import Resource, Row
 
 if TYPE_CHECKING:
     from flux.api.rest.gate import Gate
     from flux.api.rest.threads import Threads
 
-_ROWS: tuple[Row, ...] = (*life.ROWS, *listing.ROWS)
+_ROWS: tuple[Row, ...] = (
+    *life.ROWS,
+    *listing.ROWS,
+    *snapshots.ROWS,
+    *surroundings.ROWS,
+    *unsupported.ROWS,
+)
 
 
 def resources(gate: Gate, threads: Threads, domain: str | None) -> Iterable[tuple[str, Resource]]:

@@ -127,6 +127,15 @@ def _tree(
     return workspace, None, roots.extent(workspace).root
 
 
+def has_template(context: Context, name: str) -> bool:
+    """Tell whether there is a template of that name."""
+    try:
+        _template(context, name)
+    except FluxError:
+        return False
+    return True
+
+
 def _template(context: Context, name: str) -> _Template:
     """Find a template: a directory of the administrator's, or else the built-in one."""
     if "/" in name or name in ("", ".", "..") or "\0" in name:
