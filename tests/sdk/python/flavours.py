@@ -29,7 +29,7 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.target, name)
-        return partial(self._call, found) if inspect.ismethod(found) else self._wrapped(found)
+        return partial(self._call, found) if inspect.isroutine(found) else self._wrapped(found)
 
     async def _call(self, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         act = partial(action, *arguments, **options)

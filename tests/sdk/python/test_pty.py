@@ -51,10 +51,14 @@ async def test_killed(box: Any, sdk: Sdk) -> None:
         await terminal.result()
     assert ended.value.exit_code == -1
     assert await box.pty.kill(terminal.pid) is False
-    with pytest.raises(NotFoundException):
-        await sdk.attach_terminal(box, terminal.pid)
+    late = await sdk.attach_terminal(box, terminal.pid)
+    with pytest.raises(CommandExitException) as ended:
+        await late.result()
+    assert ended.value.exit_code == -1
     with pytest.raises(NotFoundException):
         await box.pty.resize(terminal.pid, PtySize(rows=1, cols=1))
+    with pytest.raises(NotFoundException):
+        await sdk.attach_terminal(box, 1 << 20)
 
 
 async def test_a_second_listener(box: Any, sdk: Sdk) -> None:
