@@ -38,7 +38,7 @@ class RoutedPlane(DataPlane):
     """
 
     def __init__(self, engine: Engine, credentials: Credentials) -> None:
-        super().__init__(engine, _Named())
+        super().__init__(engine, Named())
         self._credentials = credentials
 
     def check_credential(self, sandbox_id: str, generation: int, credential: str) -> None:
@@ -46,7 +46,7 @@ class RoutedPlane(DataPlane):
         self._credentials.check_credential(sandbox_id, generation, credential)
 
 
-class _Named:
+class Named:
     """Takes executions as they are named."""
 
     def running(self, actor: Actor, sandbox: str) -> Execution:

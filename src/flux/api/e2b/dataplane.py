@@ -56,9 +56,11 @@ class FrontDoor:
         gate: what answers, and how often callers may ask.
         threads: where calls run.
         rest: what answers everything else.
+        wall: the wall clock, in seconds since the epoch, by which signatures end.
     """
 
-    def __init__(self, gate: Gate, threads: Threads, rest: ASGIApp) -> None:
+    def __init__(self, gate: Gate, threads: Threads, rest: ASGIApp, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
         self._gate = gate
         self._threads = threads
         self._rest = rest
@@ -152,7 +154,7 @@ class FrontDoor:
             if target.sandbox_id in (None, sandbox_id)
             and signature.is_signed(signed.signature, signed.path, signed.operation, signed.user, token, signed.expires)
         ]
-        if len(found) != 1 or signature.is_over(signed.expires, time.time()):
+        if len(found) != 1 or signature.is_over(signed.expires, self._wall()):
             raise FluxError(
                 Code.UNAUTHENTICATED,
                 "cannot use this URL: its signature is over, or of no sandbox that lives; have a new one made",

@@ -20,9 +20,18 @@ DEFAULT_USER = "user"
 class Tables:
     """What outlives requests: the processes and watchers of the executions of this process."""
 
-    def __init__(self, processes: ProcessTable, watches: WatchTable) -> None:
+    def __init__(self, processes: ProcessTable, watches: WatchTable | None = None) -> None:
         self.processes = processes
-        self.watches = watches
+        self._watches = watches
+
+    @property
+    def watches(self) -> WatchTable:
+        """The watchers; made when the first one is asked for."""
+        if self._watches is None:
+            from flux.api.envd.watches import WatchTable
+
+            self._watches = WatchTable()
+        return self._watches
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, eq=False):

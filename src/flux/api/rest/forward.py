@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
@@ -89,19 +89,37 @@ def url_of(located: Located, scope: Scope) -> str:
 
 
 class ForwardedReply(Response):
-    """The reply of another node to the request of this caller."""
+    """The reply of another node to the request of this caller.
 
-    def __init__(self, forwarder: Forwarder, located: Located, actor: Actor, request: Request) -> None:
+    Args:
+        forwarder: the connections.
+        located: the node, and the execution there.
+        actor: who asks.
+        request: what is asked.
+        url: where it goes; not given, to the same route.
+        passed: the headers that go with it; not given, those of Flux's own API.
+    """
+
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        located: Located,
+        actor: Actor,
+        request: Request,
+        *,
+        url: str | None = None,
+        passed: Mapping[str, str] | None = None,
+    ) -> None:
         self.background = None
         self.status_code = 200
         self._client = forwarder.client(located)
         self._located = located
         self._request = request
         self._sent = Event()
-        self._passed = {
-            **{key.decode(): value.decode("latin-1") for key, value in request.headers.raw if key in _PASSED_ON},
-            **headers_of(located, actor),
-        }
+        self._url = url or url_of(located, request.scope)
+        if passed is None:
+            passed = {key.decode(): value.decode("latin-1") for key, value in request.headers.raw if key in _PASSED_ON}
+        self._passed = {**passed, **headers_of(located, actor)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry request and reply to their ends; hang up on the node when the caller hangs up."""
@@ -114,9 +132,7 @@ class ForwardedReply(Response):
             pass  # there is nobody to tell
 
     async def _carry(self, scope: Scope, send: Send) -> None:
-        request = self._client.build_request(
-            scope["method"], url_of(self._located, scope), headers=self._passed, content=self._body()
-        )
+        request = self._client.build_request(scope["method"], self._url, headers=self._passed, content=self._body())
         try:
             reply = await self._client.send(request, stream=True)
         except httpx.HTTPError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -53,10 +54,20 @@ class Guard:
         observer: hears of every request.
         any_host: answer for any Host header, as behind a proxy.
         domain: the daemon's own domain, if it has one: its names are answered for.
+        let_by_host: tells of requests whose host name leads to nothing that a foreign page could use without a secret.
     """
 
-    def __init__(self, app: ASGIApp, observer: RequestObserver, *, any_host: bool, domain: str | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        observer: RequestObserver,
+        *,
+        any_host: bool,
+        domain: str | None = None,
+        let_by_host: Callable[[Scope], bool] = lambda _: False,
+    ) -> None:
         self._app = app
+        self._let_by_host = let_by_host
         self._domain = domain
         self._any_host = any_host
         self._observer = observer
@@ -73,7 +84,7 @@ class Guard:
                 raise FluxError(
                     Code.UNAVAILABLE, "cannot take more requests at once: nothing was changed; try again soon"
                 )
-            if not self._any_host:
+            if not self._any_host and not self._let_by_host(scope):
                 refuse_foreign_host(scope, self._domain)
             await self._app(scope, receive, passage.send)
         except Exception as error:
