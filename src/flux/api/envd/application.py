@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flux.api.envd import connect, process
+from flux.api.envd import connect, files, filesystem, process
 from flux.api.envd.call import Call, Tables
 from flux.api.envd.errors import json_reply, plain_reply
 from flux.api.envd.methods import Method
@@ -31,7 +31,9 @@ HEALTH = "/health"
 #: What only the host of a sandbox may ask.
 INTERNAL = frozenset({"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw"})
 #: Services by the first part of their paths, with their methods by the second.
-SERVICES: Mapping[str, Mapping[str, Method]] = MappingProxyType({"process.Process": process.METHODS})
+SERVICES: Mapping[str, Mapping[str, Method]] = MappingProxyType(
+    {"process.Process": process.METHODS, "filesystem.Filesystem": filesystem.METHODS}
+)
 
 
 def new_tables() -> Tables:
@@ -122,4 +124,12 @@ def user_of(authorization: str | None) -> str | None:
     return name or None
 
 
-PLAIN: Mapping[str, Plain] = MappingProxyType({HEALTH: health, "/envs": environment, "/metrics": metrics})
+PLAIN: Mapping[str, Plain] = MappingProxyType(
+    {
+        HEALTH: health,
+        "/envs": environment,
+        "/metrics": metrics,
+        "/files": files.serve,
+        "/files/compose": files.compose,
+    }
+)
