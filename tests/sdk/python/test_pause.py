@@ -98,7 +98,7 @@ async def test_many_connects_join_one_wake(box: Any, sdk: Sdk) -> None:
     woken = await asyncio.gather(*(sdk.connect(box.sandbox_id) for _ in range(6)))
     assert {other.sandbox_id for other in woken} == {box.sandbox_id}
     assert [await other.files.read("file") for other in woken] == ["kept"] * 6
-    pids = {(await other.commands.run("readlink /proc/1/ns/pid")).stdout for other in woken}
+    pids = {(await other.commands.run("readlink /proc/self/ns/pid")).stdout for other in woken}
     assert len(pids) == 1
 
 
@@ -164,7 +164,7 @@ async def test_many_uses_wake_it_once(pointed: Flux, sdk: Sdk) -> None:
     box = await sdk.create(timeout=300, lifecycle=WAKING)
     await box.files.write("file", "kept")
     assert await box.pause() is True
-    spaces = await asyncio.gather(*(box.commands.run("readlink /proc/1/ns/pid; cat file") for _ in range(5)))
+    spaces = await asyncio.gather(*(box.commands.run("readlink /proc/self/ns/pid; cat file") for _ in range(5)))
     assert len({ended.stdout for ended in spaces}) == 1
     await box.kill()
 
