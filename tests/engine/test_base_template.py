@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from flux.core.requests import Approve, CreateSandbox, Decide, Exec, Speculate
 from flux.core.sandbox import Sandbox
 from flux.engine.engine import Engine
 from flux.network.sink import TunSink
-from flux.substrates.procbox import template
+from flux.substrates.procbox import etc, template
 from flux.substrates.procbox.host import read_host
 from flux.substrates.procbox.substrate import Procbox
 from tests.engine.kit import ADMIN, Kit, refused, started
@@ -86,6 +87,23 @@ def test_a_stack_that_would_copy_the_system_is_refused(engine: Engine, sandbox: 
     parent = engine.speculate(ADMIN, "box", Speculate(command="echo 1 > /etc/new", paths=["/etc"])).changeset
     with refused(Code.NOT_APPLICABLE):
         engine.speculate(ADMIN, "box", Speculate(command="true", paths=["/etc"], parent=parent.id))
+
+
+@pytest.mark.parametrize("user", ["user", "root"])
+def test_both_users_have_a_login_shell_and_the_hosts_tools(engine: Engine, sandbox: Sandbox, user: str) -> None:
+    login = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    assert output(engine, f"getent passwd {user} | cut -d: -f7", user=user) == login
+    home = "/root" if user == "root" else "/home/user"
+    assert output(engine, f"{login} -lc 'cd && pwd && id -un'", user=user) == f"{home}\n{user}"
+    for tool in ("python3 -c 'print(1)'", "git --version", "python3 -m pip --version"):
+        if os.system(f"PATH=/usr/local/bin:/usr/bin:/bin {tool} >/dev/null 2>&1") == 0:
+            assert output(engine, f"{login} -lc {shlex.quote(tool)}", user=user) != ""
+
+
+def test_the_user_has_the_dot_files_of_a_new_user_of_the_host(engine: Engine, sandbox: Sandbox) -> None:
+    expected = sorted(name for name in etc.SKELETON if os.path.isfile(f"/etc/skel/{name}"))
+    assert output(engine, "ls -A ~", user="user").split() == expected
+    assert output(engine, "stat -c %U ~/.[a-z]* | sort -u", user="user") == ("user" if expected else "")
 
 
 def test_an_unknown_template_names_the_built_in_one(engine: Engine) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 from flux.core.errors import FluxError
 from flux.ports.substrate import Check, Instance, LaunchSpec, Overlay
@@ -13,6 +15,9 @@ from flux.substrates.procbox import virtual
 from flux.substrates.procbox.cgroups import Hierarchies
 from flux.substrates.procbox.host import TUN, Host
 
+#: What E2B's clients start in a sandbox, and what agents take for granted.
+_EXPECTED = ("bash", "python3", "git")
+_PATH = "/usr/local/bin:/usr/bin:/bin"
 _KERNEL = (5, 12)  # mount_setattr; cgroup.kill, when there, came with 5.14
 #: Switches that keep users from making namespaces: the file, the value that does, and the way out.
 _SWITCHES = (
@@ -34,6 +39,7 @@ def find(
         _launcher(launcher),
         _kernel(os.uname().release),
         _rights(host),
+        template(host, partial(shutil.which, path=_PATH)),
         *_rehearsals(rehearse),
         _limits(host, hierarchies),
         _freezer(hierarchies),
@@ -61,6 +67,19 @@ def _rights(host: Host) -> Check:
         return Check(subject="owners", ok=True, detail="sandboxes may have files and processes of any owner")
     detail = f"without privileges a sandbox has one user, {host.uid}, and cannot give files to others"
     return Check(subject="owners", ok=False, detail=detail, fix="run Flux with sudo", required=False)
+
+
+def template(host: Host, which: Callable[[str], str | None]) -> Check:
+    """Tell whether the built-in template, which shows the host's system, has what agents expect of it."""
+    missing = [name for name in _EXPECTED if which(name) is None]
+    if not host.privileged:
+        detail = "the template base needs root: only root can put a layer over the host's system"
+        return Check(subject="template base", ok=False, detail=detail, fix="run Flux with sudo", required=False)
+    if missing:
+        detail = f"the host, whose system its sandboxes see, has no {', '.join(missing)}"
+        fix = f"apt-get install {' '.join(missing)}"
+        return Check(subject="template base", ok=False, detail=detail, fix=fix, required=False)
+    return Check(subject="template base", ok=True, detail=f"the host has {', '.join(_EXPECTED)} for its sandboxes")
 
 
 def _rehearsals(rehearse: Callable[[LaunchSpec], Instance]) -> Iterator[Check]:

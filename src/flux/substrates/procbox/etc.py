@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Final
 
 from flux.ports.network import NAMESERVER
@@ -52,12 +54,23 @@ _NSSWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservi
 RESOLV_CONF: Final = f"nameserver {NAMESERVER}\noptions timeout:2 attempts:2\n"
 
 
+#: Of ``/etc/skel``, what a new user of the host gets too; the built-in template puts it into ``/home/user``.
+SKELETON: Final = (".bash_logout", ".bashrc", ".profile")
+_SHELLS = ("/bin/bash", "/bin/sh")
+
+
+def shell(exists: Callable[[str], bool] = os.path.exists) -> str:
+    """Return the login shell of the sandbox's users: bash where the host has it."""
+    return next((path for path in _SHELLS if exists(path)), _SHELLS[-1])
+
+
 def own_files(hostname: str, *, uid: int, gid: int) -> dict[str, str]:
     """Return the contents of the files below ``/etc`` that are the sandbox's own; ``user`` has ``uid`` and ``gid``."""
-    user = f"user:x:{uid}:{gid}:user:/home/user:/bin/sh\n" if uid else ""
+    login = shell()
+    user = f"user:x:{uid}:{gid}:user:/home/user:{login}\n" if uid else ""
     group = f"user:x:{gid}:\n" if gid else ""
     return {
-        "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user}nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+        "passwd": f"root:x:0:0:root:/root:{login}\n{user}nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
         "group": f"root:x:0:\ntty:x:5:\nstaff:x:50:\n{group}nogroup:x:65534:\n",
         "hosts": f"127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 {hostname}\n",
         "hostname": f"{hostname}\n",

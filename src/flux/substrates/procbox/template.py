@@ -26,6 +26,7 @@ from flux.substrates.procbox.host import SYSTEM, Host, describe, is_shortage
 HOST_ROOT = "/"
 _USER = 1000
 _HOSTNAME = "flux"
+_DOT_FILE_BYTES_MAX = 1 << 16
 #: The sandbox's own directories, with their modes.
 _DIRECTORIES = {
     "dev": 0o755,
@@ -89,6 +90,16 @@ def _fill(upper: str, host: Host) -> None:
     os.symlink("/run", f"{upper}/var/run")
     if host.privileged:
         os.chown(f"{upper}/home/user", _USER, _USER)
+        _fill_home(f"{upper}/home/user")
+
+
+def _fill_home(home: str) -> None:
+    """Give the user what a new user of the host gets, so that its login shell is as people know it."""
+    for name in etc.SKELETON:
+        source = Path("/etc/skel", name)
+        if not source.is_symlink() and source.is_file() and source.stat().st_size <= _DOT_FILE_BYTES_MAX:
+            shutil.copy2(source, f"{home}/{name}")
+            os.chown(f"{home}/{name}", _USER, _USER)
 
 
 def _show_etc(mask: str, host: Host) -> None:
