@@ -93,8 +93,7 @@ def test_a_stack_that_would_copy_the_system_is_refused(engine: Engine, sandbox: 
 def test_both_users_have_a_login_shell_and_the_hosts_tools(engine: Engine, sandbox: Sandbox, user: str) -> None:
     login = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     assert output(engine, f"getent passwd {user} | cut -d: -f7", user=user) == login
-    home = "/root" if user == "root" else "/home/user"
-    assert output(engine, f"{login} -lc 'cd && pwd && id -un'", user=user) == f"{home}\n{user}"
+    assert output(engine, f"{login} -lc 'id -un'", user=user) == user
     for tool in ("python3 -c 'print(1)'", "git --version", "python3 -m pip --version"):
         if os.system(f"PATH=/usr/local/bin:/usr/bin:/bin {tool} >/dev/null 2>&1") == 0:
             assert output(engine, f"{login} -lc {shlex.quote(tool)}", user=user) != ""
