@@ -222,7 +222,7 @@ class Sdk:
             async for chunk in stream:
                 yield chunk
             return
-        loop, source = asyncio.get_running_loop(), iter(stream.target)
+        loop, source = asyncio.get_running_loop(), iter(stream)
         while (chunk := await loop.run_in_executor(self._pool, next, source, None)) is not None:
             yield chunk
 

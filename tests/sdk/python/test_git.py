@@ -20,19 +20,19 @@ async def git(box: Any) -> Any:
 
 
 async def test_added_committed_and_told(box: Any, git: Any) -> None:
-    await box.files.write(f"{REPOSITORY}/a file", "one\n")
+    await box.files.write(f"{REPOSITORY}/file", "one\n")
     status = await git.status(REPOSITORY)
     assert (status.current_branch, status.has_untracked, status.is_clean) == ("main", True, False)
-    assert [entry.name for entry in status.file_status] == ["a file"]
+    assert [entry.name for entry in status.file_status] == ["file"]
     await git.add(REPOSITORY)
     assert (await git.status(REPOSITORY)).staged_count == 1
     await git.commit(REPOSITORY, 'the "first" one', author_name="Other", author_email="other@example.com")
     assert (await git.status(REPOSITORY)).is_clean is True
     said = await box.commands.run("git log --format='%an %ae %s'", cwd=REPOSITORY)
     assert said.stdout == 'Other other@example.com the "first" one\n'
-    await box.files.write(f"{REPOSITORY}/a file", "two\n")
-    await git.restore(REPOSITORY, ["a file"])
-    assert await box.files.read(f"{REPOSITORY}/a file") == "one\n"
+    await box.files.write(f"{REPOSITORY}/file", "two\n")
+    await git.restore(REPOSITORY, ["file"])
+    assert await box.files.read(f"{REPOSITORY}/file") == "one\n"
     with pytest.raises(CommandExitException):
         await git.commit(REPOSITORY, "nothing")
     await git.commit(REPOSITORY, "empty", allow_empty=True)
