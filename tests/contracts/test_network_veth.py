@@ -1,6 +1,5 @@
 """Port lists on real links."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 

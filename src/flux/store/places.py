@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from flux.failpoints import Point
 from flux.ports.files import Files
 from flux.store.errors import from_os
-from flux.store.removal import remove_tree
+from flux.store.removal import Removals, remove_tree
 from flux.store.state import DIRECTORY, StateDirectory
 
 _PRIVATE = 0o700
@@ -38,6 +38,7 @@ class Places:
     def __init__(self, state: StateDirectory, files: Files) -> None:
         self._state = state
         self._files = files
+        self._removals = Removals(files, Point.SANDBOX_DELETE, state.scratch)
         for sandbox_id in self.sandboxes():
             if os.path.lexists(state.place("sandboxes", sandbox_id, _BEFORE_GENERATIONS)):
                 self._bring_up_to_date(sandbox_id)
@@ -117,14 +118,14 @@ class Places:
         return sorted(found)
 
     def remove_generation(self, sandbox_id: str, generation: int) -> None:
-        """Remove a generation's directory. Idempotent.
+        """Remove a generation's directory, as ``remove_sandbox`` does it. Idempotent.
 
         Raises:
             FluxError: ``unavailable``; a repetition continues.
         """
         try:
             with suppress(FileNotFoundError), self._opened(sandbox_id) as directory:
-                remove_tree(self._files, Point.SANDBOX_DELETE, directory, generation_name(generation))
+                self._removals.take(directory, generation_name(generation), sandbox_id)
         except OSError as error:
             raise from_os(error, f"remove the files of generation {generation} of {sandbox_id}") from error
 
@@ -157,14 +158,15 @@ class Places:
             os.close(directory)
 
     def remove_sandbox(self, sandbox_id: str) -> None:
-        """Remove a sandbox's directory.
+        """Remove a sandbox's directory. Idempotent.
+
+        Its files go after the return; until then they are among those of runs, where recovery looks for them.
 
         Raises:
             FluxError: ``unavailable``; a repetition continues.
         """
         try:
-            remove_tree(self._files, Point.SANDBOX_DELETE, self._state.sandboxes, sandbox_id)
-            self._files.sync_file(Point.SANDBOX_DELETE, self._state.sandboxes)
+            self._removals.take(self._state.sandboxes, sandbox_id, sandbox_id)
         except OSError as error:
             raise from_os(error, f"remove the files of the sandbox {sandbox_id}") from error
 
@@ -175,13 +177,18 @@ class Places:
         except OSError as error:
             raise from_os(error, "clear up after a run") from error
 
+    def close(self) -> None:
+        """Wait for the removal of files that goes on. Idempotent."""
+        self._removals.close()
+
     def sandboxes(self) -> list[str]:
         """Return the names in ``sandboxes/``."""
         return sorted(os.listdir(self._state.sandboxes))
 
     def scratch(self) -> list[str]:
-        """Return the names in ``scratch/``."""
-        return sorted(os.listdir(self._state.scratch))
+        """Return the names in ``scratch/``, without those that are being removed."""
+        pending = self._removals.pending()  # first: what is not pending any more is not there either
+        return sorted(set(os.listdir(self._state.scratch)) - pending)
 
 
 def generation_name(generation: int) -> str:

@@ -41,6 +41,7 @@ class Stores:
         if self._closed:
             return
         self._closed = True
+        self.places.close()
         self.audit.close()
         self.database.close()
         self.state.close()
