@@ -156,7 +156,9 @@ class SandboxView(View, kw_only=True):
 
     ``generation``: its executions, counted. ``node``: where it runs, or ran last. ``artifact_id``: what it wakes from,
     and ``artifact_durable`` whether the object store has it. ``woke_from``: what the execution that runs came from.
-    ``stopped``: it is paused because its execution ended without being saved.
+    ``stopped``: it is paused because its execution ended without being saved. ``snapshot``: the artifact that it was
+    made from, if it was. ``internet``: it may reach any public address. ``auto_resume``: use of its data plane by its
+    token wakes it.
     """
 
     id: str
@@ -166,8 +168,10 @@ class SandboxView(View, kw_only=True):
     state: str
     workspace: str | None
     template: str | None
+    snapshot: str | None
     place: str
     net_ports: list[int]
+    internet: bool
     mounts: list[MountView]
     environment: dict[str, str]
     memory_mib: int | None
@@ -177,6 +181,7 @@ class SandboxView(View, kw_only=True):
     expires_at: str | None
     ttl_seconds: int | None
     on_timeout: str
+    auto_resume: bool
     metadata: dict[str, str]
     owner: str | None
     baseline_at: str | None

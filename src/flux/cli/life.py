@@ -89,11 +89,12 @@ def snapshot(invocation: Invocation, sandbox: str, name: str | None) -> None:
 @sandbox_argument
 @click.option("-n", "--count", type=click.IntRange(1, 100), default=1, show_default=True, help="How many to make.")
 @click.option("--name", metavar="NAME", help="Name of the copy; several are called NAME-1, NAME-2 and so on.")
+@click.option("--ttl-seconds", type=click.IntRange(min=1), help="Their time-out. Default: as the source's.")
 @pass_invocation
-def fork(invocation: Invocation, sandbox: str, count: int, name: str | None) -> None:
+def fork(invocation: Invocation, sandbox: str, count: int, name: str | None, ttl_seconds: int | None) -> None:
     """Make running sandboxes of one as it is now, or as it was paused."""
     with working(invocation, "copying the sandbox"):
-        reply = invocation.call("sandbox.fork", body=Fork(count=count, name=name), sandbox=sandbox)
+        reply = invocation.call("sandbox.fork", body=Fork(count=count, name=name, ttl_seconds=ttl_seconds), sandbox=sandbox)
 
     def show(console: Console, found: Any) -> None:
         from flux.cli.show import tables

@@ -82,6 +82,7 @@ class _ReadOnlyMount(click.ParamType[MountRequest]):
 @click.option("--kind", metavar="KIND", help="What runs it; see fluxctl doctor. Default: procbox.")
 @click.option("--workspace", metavar="DIR", help="Bind this directory as the workspace, seen inside as /work.")
 @click.option("--template", metavar="NAME", help="Without --workspace: the template of the managed workspace.")
+@click.option("--snapshot", metavar="ART", help="Start from a snapshot, by its id or name, in place of a template.")
 @click.option("--name", metavar="NAME", help="A unique name that can be used for the id.")
 @click.option(
     "--net-port",
@@ -90,6 +91,7 @@ class _ReadOnlyMount(click.ParamType[MountRequest]):
     multiple=True,
     help="Allow TCP connections to this port. May be repeated. Without it there is no network.",
 )
+@click.option("--internet", is_flag=True, help="Let it reach any public address, and resolve names.")
 @click.option(
     "--mount",
     "mounts",
@@ -106,6 +108,7 @@ class _ReadOnlyMount(click.ParamType[MountRequest]):
 @click.option(
     "--on-timeout", type=click.Choice(["kill", "pause"]), default="kill", show_default=True, help="At its time-out."
 )
+@click.option("--auto-resume", is_flag=True, help="Wake it when its files or commands are used by its access token.")
 @click.option("--owner", metavar="KEY", help="The key that it is for, by id or name: how an agent gets its sandbox.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key and options give the same sandbox again.")
 @pass_invocation

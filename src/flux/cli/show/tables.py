@@ -56,8 +56,8 @@ def sandboxes(console: Console, page: Reply) -> None:
 
 def sandbox(console: Console, item: Reply, now: float) -> None:
     """Print one sandbox."""
-    place = item["workspace"] or f"managed, from the template {item['template']}"
-    ports = ", ".join(str(port) for port in item["net_ports"])
+    origin = f"the snapshot {item['snapshot']}" if item["snapshot"] else f"the template {item['template']}"
+    place = item["workspace"] or f"managed, from {origin}"
     fields: list[tuple[str, Cell]] = [
         ("sandbox", item["id"]),
         ("name", printable(item["name"] or "-")),
@@ -68,7 +68,7 @@ def sandbox(console: Console, item: Reply, now: float) -> None:
             f"{item['node'] or '-'}, generation {item['generation']}",
         ),
         ("workspace", f"{printable(place)}, seen inside as {item['place']}"),
-        ("network", f"TCP to the ports {ports}" if ports else "none"),
+        ("network", _network(item)),
         ("created", words.local_time(item["created_at"])),
     ]
     fields.extend(
@@ -80,6 +80,12 @@ def sandbox(console: Console, item: Reply, now: float) -> None:
     if item["expires_at"]:
         fields.append(("expires", words.until(item["expires_at"], now)))
     record(console, fields)
+
+
+def _network(item: Reply) -> str:
+    ports = ", ".join(str(port) for port in item["net_ports"])
+    found = (["any public address"] if item["internet"] else []) + ([f"TCP to the ports {ports}"] if ports else [])
+    return "; ".join(found) or "none"
 
 
 def metrics(console: Console, reply: Reply) -> None:
