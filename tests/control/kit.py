@@ -128,6 +128,8 @@ class World:
             expires_boot_ns=moment.boot_ns + (ttl or 0) * 10**9,
             owner=actor.key_id,
             auto_resume=request.auto_resume,
+            environment=request.environment,
+            metadata=request.metadata,
         )
 
     # Driving
@@ -193,8 +195,10 @@ class World:
     def sweep(self, control: Control | None = None) -> Any:
         return self.run(sweep.sweep(control or self.control))
 
-    def fork(self, sandbox: str, count: int = 1, name: str | None = None) -> list[SandboxStatus]:
-        return self.run(snapshot.fork(self.control, ADMIN, sandbox, count, name))
+    def fork(
+        self, sandbox: str, count: int = 1, name: str | None = None, ttl_seconds: int | None = None
+    ) -> list[SandboxStatus]:
+        return self.run(snapshot.fork(self.control, ADMIN, sandbox, count, name, ttl_seconds))
 
     def snapshot(self, sandbox: str, name: str | None = None) -> Any:
         return self.run(snapshot.snapshot(self.control, ADMIN, sandbox, name))
