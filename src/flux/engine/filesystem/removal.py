@@ -18,6 +18,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: So many directories are open at most; what lies deeper is moved up first.
 _DEPTH_MAX = 48
 _PASSES_MAX = 64
+_MOVED_MAX = 100_000
 
 
 def remove(files: Files, directory: int, name: str) -> None:
@@ -92,23 +93,21 @@ class _Emptying:
     def __init__(self, files: Files, top: int) -> None:
         self._files = files
         self._top = top
-        self._number = 0
+        self._deep: list[str] = []
+        self._moved = 0
 
     def run(self) -> None:
         """Empty it, as far as its entries hold still."""
         for name in _names(self._top):
             self._clear(self._top, name, 1)
-        while self._number:  # what was moved up here
-            number, self._number = self._number, 0
-            for at in range(number):
-                self._clear(self._top, f".flux-deep-{at}", 1)
+        while self._deep:  # what was moved up here
+            self._clear(self._top, self._deep.pop(), 1)
 
     def _clear(self, directory: int, name: str, depth: int) -> None:
         if _unlinked(self._files, directory, name):
             return
         if depth >= _DEPTH_MAX:
-            self._files.rename(_STEP, directory, name, self._top, f".flux-deep-{self._number}")
-            self._number += 1
+            self._move_up(directory, name)
             return
         with suppress(FileNotFoundError, NotADirectoryError):
             inside = _enter(directory, name)
@@ -118,6 +117,15 @@ class _Emptying:
             finally:
                 os.close(inside)
             _gone(self._files, directory, name)
+
+    def _move_up(self, directory: int, name: str) -> None:
+        if self._moved >= _MOVED_MAX:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        self._moved += 1
+        above = f".flux-{os.urandom(8).hex()}"
+        with suppress(FileNotFoundError):
+            self._files.rename(_STEP, directory, name, self._top, above)
+            self._deep.append(above)
 
 
 def _names(directory: int) -> list[str]:

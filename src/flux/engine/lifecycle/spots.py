@@ -130,7 +130,7 @@ def refusal(error: OSError, path: str) -> FluxError:
         return FluxError(Code.DENIED, f"{action}: {reason}")
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ETXTBSY):
         return FluxError(Code.CONFLICT, f"{action}: {reason}; see what is there, and try again")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return FluxError(Code.EXHAUSTED, f"{action}: {reason}; free some space and try again")
     return FluxError(Code.UNAVAILABLE, f"{action}: {reason}")
 
