@@ -152,13 +152,20 @@ def _made_before(context: Control, scope: str, key: str, digest: str) -> Calls[S
         if row.lived:
             return status(row)
         if deadline.is_over:
-            late = wake.too_late(row, context.settings.wake_timeout_seconds)
-            raise FluxError(late.code, late.message, {**late.details, "idempotency_key": key})
+            raise _still_being_made(wake.too_late(row, context.settings.wake_timeout_seconds), key)
         if row.state is ControlState.PAUSED:  # it failed, and whoever created it is about to remove it
             yield Nap(context.settings.nap_seconds, row.id)
         else:
-            made = yield from wake.woken(context, row.id, deadline)
+            try:
+                made = yield from wake.woken(context, row.id, deadline)
+            except FluxError as error:
+                raise _still_being_made(error, key) from error
             return status(made)
+
+
+def _still_being_made(error: FluxError, key: str) -> FluxError:
+    """Return the error of a repetition that did not see the end of the first request with its key."""
+    return FluxError(error.code, error.message, {**error.details, "idempotency_key": key})
 
 
 def _digest(request: CreateSandbox) -> str:
