@@ -49,6 +49,15 @@ def test_wrong_keys_are_refused_unseen_after_a_while_but_known_ones_are_served(s
         assert known.get("/v1/sandboxes").status_code == 200
 
 
+def test_through_a_proxy_the_metrics_need_a_key(strict: Daemon) -> None:
+    proxied = {"host": "api.boxes.example"}
+    with strict.anonymous() as client:
+        assert client.get("/metrics").status_code == 200
+        assert client.get("/metrics", headers=proxied).status_code == 401
+    with strict.http() as client:
+        assert client.get("/metrics", headers=proxied).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [

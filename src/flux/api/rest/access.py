@@ -70,6 +70,12 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
+def host_of(scope: Scope) -> str:
+    """Return the name or address in the Host header, without its port."""
+    host = header(scope, b"host") or ""
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
 def refuse_foreign_host(scope: Scope, domain: str | None = None) -> None:
     """Refuse a request over loopback for a name that is not local: a page that rebound its own name to this machine.
 
@@ -83,8 +89,7 @@ def refuse_foreign_host(scope: Scope, domain: str | None = None) -> None:
     peer: Peer = scope["state"]["peer"]
     if peer.uid is not None or not peer.loopback:
         return
-    host = header(scope, b"host") or ""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    name = host_of(scope)
     if not is_loopback(name) and not is_of_domain(name, domain):
         raise FluxError(
             Code.DENIED,

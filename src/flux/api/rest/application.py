@@ -18,7 +18,7 @@ from flux.api.e2b.dataplane import FrontDoor
 from flux.api.e2b.forward import NodeDoor
 from flux.api.operations import OPERATIONS, Operation
 from flux.api.rest import page
-from flux.api.rest.access import Peer, actor_of
+from flux.api.rest.access import Peer, actor_of, host_of, is_loopback
 from flux.api.rest.endpoint import Endpoint
 from flux.api.rest.exec import ExecEndpoint
 from flux.api.rest.guard import Guard, RequestObserver
@@ -187,8 +187,14 @@ async def _openapi(request: Request) -> Response:
     return Response(document(), media_type="application/json")
 
 
+def _is_local(scope: Scope) -> bool:
+    """Tell whether a request is this machine's own: what a proxy on it sends on names another host."""
+    peer: Peer = scope["state"]["peer"]
+    return peer.uid is not None or (peer.loopback and is_loopback(host_of(scope)))
+
+
 class _Metrics:
-    """The Prometheus page: open over loopback, for holders of a token elsewhere."""
+    """The Prometheus page: open to this machine, for holders of a token elsewhere."""
 
     def __init__(self, gate: Gate | None, threads: Threads, render: Callable[[], bytes]) -> None:
         self._gate = gate
@@ -197,8 +203,7 @@ class _Metrics:
 
     async def __call__(self, request: Request) -> Response:
         """Answer with the counts as they are."""
-        peer: Peer = request.scope["state"]["peer"]
-        if not peer.loopback:
+        if not _is_local(request.scope):
             if self._gate is None:
                 raise FluxError(Code.DENIED, "cannot show the metrics of a node to other machines: ask for them here")
             await self._threads.quick(actor_of, self._gate.platform, request.scope, self._gate.rates)
