@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import msgspec
@@ -161,6 +161,10 @@ class Filesystem:
                 with spots.errors(destination):
                     to_directory, new_name = found.make_parents(new)
                 try:
+                    with _mounts_told(old):
+                        removal.refuse_mounted(from_directory, old_name)
+                    with _mounts_told(new), suppress(FileNotFoundError):
+                        removal.refuse_mounted(to_directory, new_name)
                     found.files.rename(Point.FILE_WRITE, from_directory, old_name, to_directory, new_name)
                 finally:
                     os.close(to_directory)
@@ -297,5 +301,5 @@ def _mounts_told(path: str) -> Iterator[None]:
             raise
         raise FluxError(
             Code.DENIED,
-            f"cannot remove the path {printable(path)[:200]} of the sandbox: a file system is mounted in it",
+            f"cannot take away the path {printable(path)[:200]} of the sandbox: a file system is mounted in it",
         ) from error

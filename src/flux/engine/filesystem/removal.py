@@ -46,6 +46,7 @@ def remove(files: Files, directory: int, name: str) -> None:
 def _unlinked(files: Files, directory: int, name: str) -> bool:
     """Remove what is no directory; tell whether nothing is left."""
     try:
+        refuse_mounted(directory, name)
         files.unlink(_STEP, directory, name)
     except FileNotFoundError:
         return True
@@ -54,6 +55,22 @@ def _unlinked(files: Files, directory: int, name: str) -> bool:
             raise
         return False
     return True
+
+
+def refuse_mounted(directory: int, name: str) -> None:
+    """Let an entry pass on which nothing is mounted: its name could be taken from outside of the sandbox all the same.
+
+    Raises:
+        OSError: ``EBUSY``; ``ENOENT`` if it is gone.
+    """
+    from flux.trees import _native
+
+    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        if _native.mount_id(handle) != _native.mount_id(directory):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+    finally:
+        os.close(handle)
 
 
 def _is_directory(directory: int, name: str) -> bool:
