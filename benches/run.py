@@ -19,6 +19,7 @@ NAMES = (
     "wakes",
     "second_try",
     "uploads",
+    "e2b",
 )
 HEAD = f"{'comparison':<66} {'measured':>12} {'reference':>12} {'score':>11} {'target':>11}"
 

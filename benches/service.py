@@ -18,10 +18,11 @@ START_SECONDS = 30
 
 
 class Daemon:
-    """A running ``fluxd``: its process id, and its operations as calls with JSON."""
+    """A running ``fluxd``: its process id and URL, and its operations as calls with JSON."""
 
     def __init__(self, state: Path, process: subprocess.Popen[bytes], port: int) -> None:
         self.pid = process.pid
+        self.url = f"http://127.0.0.1:{port}"
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         self._headers = {"Authorization": f"Bearer {(state / 'admin-token').read_text().strip()}"}
 
