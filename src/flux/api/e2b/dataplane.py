@@ -131,6 +131,8 @@ class FrontDoor:
         token = header(scope, b"x-access-token")
         if token is None and signed is not None:
             return self._guarded(scope, signed.signature, lambda: self._by_signature(target, signed, wake=wake))
+        if target.sandbox_id is None:
+            raise _bad_signature()
         secret = f"{target.sandbox_id} {token}"
         reach = self._gate.platform.reach
         return self._guarded(scope, secret, lambda: reach(target.sandbox_id or "", token or "", wake=wake))
@@ -155,10 +157,7 @@ class FrontDoor:
             and signature.is_signed(signed.signature, signed.path, signed.operation, signed.user, token, signed.expires)
         ]
         if len(found) != 1 or signature.is_over(signed.expires, self._wall()):
-            raise FluxError(
-                Code.UNAUTHENTICATED,
-                "cannot use this URL: its signature is over, or of no sandbox that lives; have a new one made",
-            )
+            raise _bad_signature()
         return self._gate.platform.reach(*found[0], wake=wake)
 
 
@@ -201,3 +200,10 @@ def _unserved(target: Target, path: str) -> Response | None:
 def _refused(scope: Scope, error: FluxError, sandbox_id: str) -> Response:
     scope["state"]["outcome"] = error.code.value
     return refusal(error, sandbox_id)
+
+
+def _bad_signature() -> FluxError:
+    return FluxError(
+        Code.UNAUTHENTICATED,
+        "cannot use this URL: its signature is over, or of no sandbox that lives; have a new one made",
+    )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 import msgspec
-from anyio import BrokenResourceError, WouldBlock, create_memory_object_stream
+from anyio import BrokenResourceError, ClosedResourceError, WouldBlock, create_memory_object_stream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 Output: TypeAlias = Literal["stdout", "stderr", "pty"]
@@ -70,17 +70,9 @@ class Hub:
         """Return when every listener has taken the piece, or is gone."""
         for listener in tuple(self._listeners):
             try:
-                listener.send_nowait(piece)
-            except WouldBlock:
-                await self._wait_for(listener, piece)
-            except BrokenResourceError:
+                await _send(listener, piece)
+            except (BrokenResourceError, ClosedResourceError):  # it left, perhaps while another one was waited for
                 self._let_go(listener)
-
-    async def _wait_for(self, listener: MemoryObjectSendStream[Piece], piece: Piece) -> None:
-        try:
-            await listener.send(piece)
-        except BrokenResourceError:
-            self._let_go(listener)
 
     def _let_go(self, listener: MemoryObjectSendStream[Piece]) -> None:
         if listener in self._listeners:
@@ -95,3 +87,10 @@ class Hub:
             listener.close()
         for action in self._at_end:
             action()
+
+
+async def _send(listener: MemoryObjectSendStream[Piece], piece: Piece) -> None:
+    try:
+        listener.send_nowait(piece)
+    except WouldBlock:
+        await listener.send(piece)
