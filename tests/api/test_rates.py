@@ -63,7 +63,7 @@ def test_through_a_proxy_the_metrics_need_a_key(strict: Daemon) -> None:
     [
         ("api.boxes.example", 200),
         ("API.Boxes.Example:443", 200),
-        ("49983-sb1.boxes.example", 200),
+        ("49983-sb1.boxes.example", 502),
         ("sandbox.boxes.example", 200),
         ("boxes.example", 403),
         ("www.boxes.example", 403),

@@ -37,7 +37,7 @@ def keys() -> None:
 )
 @pass_invocation
 def create(invocation: Invocation, name: str, role: Any) -> None:
-    """Issue a key and print it; it is not shown again."""
+    """Issue a key and print it; it is not shown again. E2B's clients take it from E2B_API_KEY."""
     reply = invocation.call("keys.create", body=CreateKey(name=name, role=role))
 
     def show(console: Console, item: Any) -> None:
