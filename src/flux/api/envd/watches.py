@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from anyio import Lock, create_task_group, current_time, move_on_at, wait_readable
+from anyio import CancelScope, Lock, create_task_group, current_time, move_on_at, wait_readable
 
 from flux.core.errors import Code, FluxError
 
@@ -56,6 +56,7 @@ class Watcher:
         self._events: list[WatchEvent] = []
         self._failure: FluxError | None = None
         self._closed = False
+        self._life = CancelScope()
 
     async def taken(self) -> list[WatchEvent]:
         """Return what happened since the last time.
@@ -88,7 +89,15 @@ class Watcher:
                 )
 
     async def run(self) -> None:
-        """Keep what happens, until the execution ends or nobody has asked for long."""
+        """Keep what happens, until the execution ends, nobody has asked for long, or ``end`` is called."""
+        with self._life:
+            await self._keep()
+
+    def end(self) -> None:
+        """Have ``run`` return; what is being read is read to its end before."""
+        self._life.cancel()
+
+    async def _keep(self) -> None:
         while self._failure is None and current_time() < self.touched + IDLE_SECONDS:
             with move_on_at(self.touched + IDLE_SECONDS) as bound:
                 if not await readable(self._watch):
@@ -169,15 +178,8 @@ class WatchTable:
 
     async def remove(self, execution: str, watcher_id: str) -> None:
         """End a watcher. Raises ``not_found``."""
-        self.find(execution, watcher_id)
-        task = self._tasks[execution, watcher_id]
-        task.cancel()
-        await _finished(task)
-
-
-async def _finished(task: asyncio.Task[None]) -> None:
-    waited: Coroutine[Any, Any, Any] = asyncio.wait([task])
-    await waited
+        self.find(execution, watcher_id).end()
+        await asyncio.wait([self._tasks[execution, watcher_id]])
 
 
 def _missing(watcher_id: str) -> FluxError:

@@ -171,11 +171,7 @@ def _join(tree: Tree, sources: Sequence[str], target: int) -> int:
         part = open_regular(tree, source)
         try:
             length = os.fstat(part).st_size
-            at = os.dup(target)
-            try:
-                _append(at, part, length, size)
-            finally:
-                os.close(at)
+            _append(target, part, length, size)
             size += length
         finally:
             os.close(part)
