@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flux.core.requests import CreateKey
+from flux.core.requests import CreateKey, CreateSandbox
 from tests.api.daemons import Daemon
 
 
@@ -76,3 +76,20 @@ def test_through_a_proxy_the_metrics_need_a_key(strict: Daemon) -> None:
 def test_the_names_of_the_domain_are_answered_for(strict: Daemon, host: str, status: int) -> None:
     with httpx.Client(base_url=strict.url) as client:
         assert client.get("/healthz", headers={"host": host}).status_code == status
+
+
+def test_a_sandboxs_clients_are_bounded_together_and_requests_are_counted(
+    start_daemon: Callable[..., Daemon], tmp_path: Path, workspace: Path
+) -> None:
+    file = tmp_path / "narrow.toml"
+    file.write_text("[api]\nsandbox_requests_per_second = 0.05\nsandbox_burst = 2\n")
+    running = start_daemon("--config", str(file))
+    sandbox = running.client().call("sandbox.create", body=CreateSandbox(workspace=str(workspace)))["id"]
+    with running.anonymous(headers={"e2b-sandbox-id": sandbox}) as client:
+        replies = [client.get("/health") for _ in range(3)]
+        assert [reply.status_code for reply in replies] == [204, 204, 429]
+        assert 1 <= int(replies[-1].headers["retry-after"]) <= 20
+    with running.anonymous() as client:
+        counted = client.get("/metrics").text
+    assert 'flux_requests_total{operation="sandbox.data",status="204"} 2.0' in counted
+    assert 'flux_requests_total{operation="sandbox.data",status="429"} 1.0' in counted

@@ -149,11 +149,13 @@ def _application(runtime: Runtime, metrics: Metrics, settings: config.Config, op
 
     if runtime.control is None and runtime.node is not None:
         gate: Gate = NodeGate(RoutedPlane(runtime.engine, runtime.node))
-        return build_node(gate, logs.RequestLog(), render, exec_output_bytes=output_bytes, any_host=options.insecure)
+        return build_node(
+            gate, logs.RequestLog(metrics), render, exec_output_bytes=output_bytes, any_host=options.insecure
+        )
     gate = UserGate(runtime.platform, _forwarder(runtime), _rates(settings.api))
     return build(
         gate,
-        logs.RequestLog(),
+        logs.RequestLog(metrics),
         render,
         exec_output_bytes=output_bytes,
         any_host=options.insecure,

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from flux.api.rest.guard import Finished
+from flux.api.rest.guard import Finished, RequestObserver
 from flux.core.paths import printable
 
 _QUIET_PATHS = frozenset({"/healthz", "/metrics"})
@@ -44,13 +44,19 @@ class _Forwarded(logging.Handler):
 
 
 class RequestLog:
-    """Implements ``api.rest.guard.RequestObserver``: one line per request."""
+    """Implements ``api.rest.guard.RequestObserver``: one line per request.
 
-    def __init__(self) -> None:
+    Args:
+        counted: hears of every request too.
+    """
+
+    def __init__(self, counted: RequestObserver) -> None:
         self._log = structlog.get_logger()
+        self._counted = counted
 
     def finished(self, request: Finished) -> None:
         """Log a request; a fault of Flux with its trace."""
+        self._counted.finished(request)
         if request.path in _QUIET_PATHS and request.outcome == "ok":
             return
         fields = {

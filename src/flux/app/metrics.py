@@ -5,6 +5,8 @@ from __future__ import annotations
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from flux.api.rest.guard import Finished
+
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 #: Names that begin so are counted under one name, by what follows.
 _FAMILIES = {
@@ -29,6 +31,9 @@ class Metrics:
         self._seconds = Histogram(
             "flux_operation_seconds", "Latency of operations", ["operation"], buckets=_SECONDS, registry=registry
         )
+        self._requests = Counter(
+            "flux_requests", "Requests over HTTP, refused ones too", ["operation", "status"], registry=registry
+        )
         self._families = {
             family: Counter(name, text, [label], registry=registry) for family, (name, text, label) in _FAMILIES.items()
         }
@@ -40,6 +45,10 @@ class Metrics:
         """Count an operation that ended."""
         self._operations.labels(name, outcome).inc()
         self._seconds.labels(name).observe(seconds)
+
+    def finished(self, request: Finished) -> None:
+        """Count a request over HTTP by what it asked for and how it was answered (``RequestObserver``)."""
+        self._requests.labels(request.operation or "none", str(request.status)).inc()
 
     def count(self, name: str, amount: int = 1) -> None:
         """Count what happened; ``changeset.STATE``, ``fence.REASON`` and ``upload.OUTCOME`` by what follows the dot."""

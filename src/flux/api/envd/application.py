@@ -18,6 +18,7 @@ from flux.api.envd.errors import json_reply, plain_reply
 from flux.api.envd.methods import Method
 from flux.api.envd.processes import ProcessTable
 from flux.core.errors import Code, FluxError
+from flux.engine.lifecycle.metering import sample_of
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -94,14 +95,15 @@ async def metrics(call: Call, request: Request) -> Response:
 
 
 def metrics_of(used: Measured) -> dict[str, object]:
-    """Return a measurement in the words of the data plane; the processor's share since the sandbox's start."""
+    """Return a measurement in the words of the data plane; the processors' share since the execution began."""
+    sample = sample_of(used, None)
     return {
         "ts": int(used.at),
         "timestamp": datetime.fromtimestamp(used.at, UTC).isoformat(timespec="seconds"),
         "cpu_count": max(1, round(used.cpus)),
-        "cpu_used_pct": round(used.load(None), 2),
+        "cpu_used_pct": sample.cpu_used_pct,
         "mem_total": used.memory_total,
-        "mem_used": used.memory_used,
+        "mem_used": sample.memory_used,
         "mem_cache": used.memory_cache,
         "disk_used": used.disk_used,
         "disk_total": used.disk_total,
