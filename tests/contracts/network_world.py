@@ -88,6 +88,8 @@ class World:
     def __init__(self, directory: Path, ahead: int = 0) -> None:
         self.host, self.outside = NetworkNamespace(), NetworkNamespace()
         self.sandboxes: list[NetworkNamespace] = []
+        # A new namespace may be born with what this machine does.
+        assert self.host.run("open('/proc/sys/net/ipv4/ip_forward', 'w').write('0')") == ""
         self.host.command(f"ip link add uplink type veth peer name eth0 netns {self.outside.pid}")
         self.host.command(f"ip addr add {HOST}/24 dev uplink")
         self.host.command("ip link set uplink up")

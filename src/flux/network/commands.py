@@ -1,11 +1,19 @@
-"""Running ``nft``, here or in another network namespace."""
+"""Having ``nft`` do something, here or in another network namespace: by its library, or by the program without it.
+
+To start a program from a large process holds all of its threads up for a moment; a call of the library none.
+"""
 
 from __future__ import annotations
+
+from functools import cache
+from typing import Any
 
 from flux.core.errors import Code, FluxError
 from flux.network import namespaces
 
 _PLACES = "/usr/sbin:/sbin:/usr/bin:/bin"
+_LIBRARY = "libnftables.so.1"
+_JSON, _NUMERIC = 1 << 4, 0xF << 7
 TOOLS = ("nft",)
 
 
@@ -16,28 +24,72 @@ def missing_tools() -> list[str]:
     return [tool for tool in TOOLS if shutil.which(tool, path=_PLACES) is None]
 
 
-def run(*command: str, text: str = "", namespace: int | None = None) -> str:
-    """Run a program and return its output.
+def nft(text: str, *, namespace: int | None = None, json: bool = False, check: bool = False) -> str:
+    """Carry out commands of ``nft``, all or none, and return its output.
 
     Args:
-        command: the program and its arguments.
-        text: what it reads.
-        namespace: a descriptor of the network namespace to run in; ``None`` for the caller's.
+        text: the commands.
+        namespace: a descriptor of the network namespace that they are about; ``None`` for the caller's.
+        json: have the output as JSON with numbers in place of names.
+        check: only find out whether they could be carried out.
 
     Raises:
-        FluxError: ``unavailable`` with what the program complained of.
+        FluxError: ``unavailable`` with what it complained of.
     """
-    import subprocess
+    library = _library()
 
-    def start() -> subprocess.CompletedProcess[str]:
-        surroundings = {"PATH": _PLACES, "LC_ALL": "C"}
-        return subprocess.run(command, input=text, capture_output=True, text=True, env=surroundings, check=False)
+    def act() -> tuple[bool, str, str]:
+        return _start(text, json, check) if library is None else _call(library, text, json, check)
 
     try:
-        done = namespaces.inside(namespace, start)
+        done, output, complaint = namespaces.inside(namespace, act)
     except OSError as error:
-        raise FluxError(Code.UNAVAILABLE, f"cannot set up a sandbox's network: {command[0]}: {error}") from error
-    if done.returncode:
-        reason = " ".join(done.stderr.split())[:300] or f"exit code {done.returncode}"
-        raise FluxError(Code.UNAVAILABLE, f"cannot set up a sandbox's network: {command[0]}: {reason}")
-    return done.stdout
+        raise FluxError(Code.UNAVAILABLE, f"cannot set up a sandbox's network: nft: {error}") from error
+    if not done:
+        reason = " ".join(complaint.split())[:300] or "it failed without a word"
+        raise FluxError(Code.UNAVAILABLE, f"cannot set up a sandbox's network: nft: {reason}")
+    return output
+
+
+@cache
+def _library() -> Any:
+    """Return the library, if this machine has it."""
+    import ctypes
+
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return None
+    library.nft_ctx_new.restype = ctypes.c_void_p
+    for name in ("nft_ctx_get_output_buffer", "nft_ctx_get_error_buffer"):
+        getattr(library, name).restype = ctypes.c_char_p
+    return library
+
+
+def _call(library: Any, text: str, json: bool, check: bool) -> tuple[bool, str, str]:
+    import ctypes
+
+    context = ctypes.c_void_p(library.nft_ctx_new(0))
+    if not context:
+        return False, "", "it could not begin"
+    try:
+        library.nft_ctx_buffer_output(context)
+        library.nft_ctx_buffer_error(context)
+        library.nft_ctx_output_set_flags(context, ctypes.c_uint(_JSON | _NUMERIC if json else 0))
+        library.nft_ctx_set_dry_run(context, ctypes.c_bool(check))
+        done = library.nft_run_cmd_from_buffer(context, text.encode("ascii")) == 0
+        output = library.nft_ctx_get_output_buffer(context) or b""
+        complaint = library.nft_ctx_get_error_buffer(context) or b""
+        return done, output.decode("utf-8", "replace"), complaint.decode("utf-8", "replace")
+    finally:
+        library.nft_ctx_free(context)
+
+
+def _start(text: str, json: bool, check: bool) -> tuple[bool, str, str]:
+    import subprocess
+
+    environment = {"PATH": _PLACES, "LC_ALL": "C"}
+    # A listing is not printed for commands that come from a file.
+    command = ["nft", "-n", "-j", text] if json else ["nft", *(["--check"] if check else []), "-f", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, env=environment, check=False)
+    return done.returncode == 0, done.stdout, done.stderr

@@ -29,7 +29,7 @@ def names() -> set[str]:
 
 def tables() -> set[str]:
     """Return the names of all tables that are Flux's. Raises ``FluxError`` ``unavailable``."""
-    listed = json.loads(commands.run("nft", "-j", "list", "tables"))["nftables"]
+    listed = json.loads(commands.nft("list tables", json=True))["nftables"]
     found = (each["table"]["name"] for each in listed if each.get("table", {}).get("family") == "inet")
     return set(filter(_LINK.fullmatch, found))
 
@@ -62,8 +62,8 @@ def make_pair(link: str, namespace: int) -> None:
 def bring_up(rules: rulesets.Rules, namespace: int) -> None:
     """Put the rules in force on both sides; then give both ends addresses, routes and life."""
     afresh = f"table inet {rules.link}\ndelete table inet {rules.link}\n"
-    commands.run("nft", "-f", "-", text=afresh + rulesets.outer(rules))
-    commands.run("nft", "-f", "-", text=rulesets.inner(rules), namespace=namespace)
+    commands.nft(afresh + rulesets.outer(rules))
+    commands.nft(rulesets.inner(rules), namespace=namespace)
     with Netlink() as kernel:
         kernel.add_address(rules.link, NAMESERVER, 32, on_link=True)
         kernel.up(rules.link)
@@ -104,5 +104,4 @@ def remove(doomed: Sequence[str]) -> None:
 def remove_tables(doomed: Collection[str]) -> None:
     """Remove those of the tables that there are."""
     if doomed:
-        text = "".join(f"table inet {name}\ndelete table inet {name}\n" for name in doomed)
-        commands.run("nft", "-f", "-", text=text)
+        commands.nft("".join(f"table inet {name}\ndelete table inet {name}\n" for name in doomed))

@@ -78,7 +78,7 @@ class VethNetwork:
         reach = Reach(ports=(_DNS_PORT,), internet=True)
         rehearsed = rulesets.Rules(link="flux0000", address=_address(0), reach=reach, resolver="192.0.2.1")
         try:
-            commands.run("nft", "--check", "-f", "-", text=rulesets.inner(rehearsed) + rulesets.outer(rehearsed))
+            commands.nft(rulesets.inner(rehearsed) + rulesets.outer(rehearsed), check=True)
         except FluxError as error:
             return self._lacking(error.message, "modprobe -a veth nf_tables nft_fib_inet nft_reject_inet nft_masq")
         resolver = links.resolver()
@@ -273,9 +273,8 @@ class _VethLink:
         os.close(namespace)
 
     def _read(self) -> list[Flow]:
-        command = ("nft", "-n", "-j", "list", "table", "inet")
-        inner = commands.run(*command, rulesets.INNER_TABLE, namespace=self._namespace)
-        return rulesets.flows(inner, commands.run(*command, self.name))
+        inner = commands.nft(f"list table inet {rulesets.INNER_TABLE}", namespace=self._namespace, json=True)
+        return rulesets.flows(inner, commands.nft(f"list table inet {self.name}", json=True))
 
 
 def _name(place: int) -> str:
