@@ -21,7 +21,8 @@ test("a whole life", async (t) => {
   assert.equal(await box.isRunning(), false);
   await assert.rejects(box.getInfo(), SandboxNotFoundError);
   await assert.rejects(Sandbox.connect(box.sandboxId), SandboxNotFoundError);
-  await assert.rejects(box.commands.run("true"), TimeoutError);
+  await assert.rejects(box.commands.run("true"), SandboxNotFoundError);
+  await assert.rejects(box.files.read("/etc/passwd"), TimeoutError);
 });
 
 test("lists page by page, by metadata and state", async (t) => {
