@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from flux.api.envd.processes import PER_SANDBOX_MAX
 from tests.api.daemons import Daemon
 from tests.api.envd import STREAM, Ended, Envd, collect, frame, said, selected, start
 
@@ -317,6 +318,19 @@ def test_a_listener_that_never_reads_holds_the_process_and_no_memory(daemon: Dae
         while data := caller.recv(MIB):
             left = (left + data)[-200:]
     assert b'"status":"exit status 0"' in left
+
+
+def test_a_sandbox_has_only_so_many_processes(own: Envd) -> None:
+    for _ in range(PER_SANDBOX_MAX):
+        with own.stream("Start", start("exec sleep 600")) as happened:
+            next(happened)
+    with own.stream("Start", start("true")) as happened, pytest.raises(Ended) as caught:
+        list(happened)
+    assert caught.value.code == "resource_exhausted"
+    own.call("SendSignal", {**selected(own.pids()[0]), "signal": "SIGNAL_SIGKILL"})
+    ended = len(own.pids())
+    assert ended < PER_SANDBOX_MAX
+    assert own.run("true")[2]["exited"]
 
 
 def stopped(happened: Iterator[object]) -> Ended:
