@@ -10,7 +10,7 @@ import pytest
 from tests.style import house
 
 HERE = house.ROOT / "tests/style/test_words.py"
-PINS = tuple(f"requirements/{name}.txt" for name in ("build", "run", "dev")) + ("tests/sdk/python/requirements.txt",)
+PINS = (*(f"requirements/{name}.txt" for name in ("build", "run", "dev")), "tests/sdk/python/requirements.txt")
 GENERATED = {*PINS, "LICENSE"}
 
 # pattern → why not

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from e2b.exceptions import (
     FileNotFoundException,
     InvalidArgumentException,
     NotFoundException,
+    RateLimitException,
     SandboxException,
     SandboxNotFoundException,
     SandboxNotRunningException,
@@ -155,3 +158,19 @@ async def test_a_user_that_is_not_there(box: Any) -> None:
 async def test_a_directory_that_is_not_there(box: Any) -> None:
     with pytest.raises(InvalidArgumentException):
         await box.commands.run("true", cwd="/no/such/directory")
+
+
+async def test_who_asks_too_often_is_told_so(place: Path, sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded = Flux(
+        Path(tempfile.mkdtemp(prefix="bounded", dir=place)),
+        configuration="[api]\nrequests_per_second = 0.01\nburst = 5\n",
+    )
+    try:
+        point(monkeypatch, bounded.url, bounded.key)
+        for _ in range(5):
+            assert await sdk.all_of(sdk.listed()) == []
+        with pytest.raises(RateLimitException) as refused:
+            await sdk.get_info("nosuchsandbox", request_timeout=5)
+        assert refused.value.status_code == 429
+    finally:
+        bounded.stop()
