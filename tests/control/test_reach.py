@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from flux.control import reach
 from flux.core.errors import Code, FluxError
 from flux.core.lifecycle import ControlState
 from flux.failpoints import Point
-from flux.store.registry import sandboxes
-from flux.store.registry.database import MIGRATIONS, SqliteRegistry
+from flux.store.registry import artifacts, sandboxes
+from flux.store.registry.database import MIGRATIONS, RegistryDatabase, SqliteRegistry
 from flux.testing.clock import FakeClock
 from tests.control.kit import World, down
 
@@ -129,21 +130,53 @@ def test_a_row_older_than_tokens_gets_one_when_it_is_needed(world: World) -> Non
     assert world.reach(sandbox, token).sandbox_id == sandbox
 
 
-def test_a_registry_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+GOLDEN = (Path(__file__).parent / "golden_0001.sql").read_text()
+OLD = "sb0123456789abcdef"
+
+
+def check_old(registry: RegistryDatabase) -> None:
+    """Check that a sandbox of the first schema is as it was, and gets a token when it needs one."""
+    with registry.reading() as tx:
+        row = sandboxes.read(tx, OLD)
+        assert row is not None
+        assert (row.token, row.name, row.state, row.generation) == (None, "old", ControlState.PAUSED, 3)
+        assert (row.record.snapshot, row.record.internet, row.record.auto_resume) == (None, False, False)
+        assert row.record.environment == {"A": "1"}
+        assert sandboxes.tokens(tx) == [(OLD, None)]
+        held = artifacts.find(tx, "a1")
+        assert held is not None
+        assert (held.record, held.size) == (None, 10)
+    with registry.transaction() as tx:
+        locked = sandboxes.lock(tx, OLD)
+        assert locked is not None
+        sandboxes.write(tx, locked, token="t")
+        assert sandboxes.tokens(tx) == [(OLD, "t")]
+
+
+def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     place = tmp_path / "control.db"
-    with sqlite3.connect(place) as old:
-        old.executescript((MIGRATIONS / "0001_registry.sql").read_text())
-        old.executescript((Path(__file__).parent / "golden_0001.sql").read_text())
-        old.execute("PRAGMA user_version = 1")
+    old = sqlite3.connect(place)
+    old.executescript((MIGRATIONS / "0001_registry.sql").read_text() + GOLDEN + "PRAGMA user_version = 1;")
     old.close()
     registry = SqliteRegistry(str(place), FakeClock())
     try:
-        with registry.reading() as tx:
-            row = sandboxes.read(tx, "sb0123456789abcdef")
-            assert row is not None
-            assert (row.token, row.name, row.state, row.generation) == (None, "old", ControlState.PAUSED, 3)
-            assert (row.record.snapshot, row.record.internet, row.record.auto_resume) == (None, False, False)
-            assert sandboxes.tokens(tx) == [("sb0123456789abcdef", None)]
-            assert tx.one("SELECT record FROM artifacts WHERE id = 'a1'") == (None,)
+        check_old(registry)
+    finally:
+        registry.close()
+
+
+def test_a_server_of_the_first_schema_is_brought_up_to_date(postgres_url: str, tmp_path: Path) -> None:
+    from flux.store.registry.postgres import PostgresRegistry
+
+    shutil.copy(MIGRATIONS / "0001_registry.sql", tmp_path)
+    old = PostgresRegistry(postgres_url, FakeClock(), tmp_path)
+    with old.transaction() as tx:
+        for statement in GOLDEN.split(";\n"):
+            if statement.strip():
+                tx.execute(statement)
+    old.close()
+    registry = PostgresRegistry(postgres_url, FakeClock())
+    try:
+        check_old(registry)
     finally:
         registry.close()
