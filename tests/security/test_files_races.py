@@ -15,9 +15,12 @@ import pytest
 
 from flux.core.errors import FluxError
 from flux.core.requests import CreateSandbox
+from flux.engine.filesystem import removal
 from flux.engine.filesystem.filesystem import Filesystem
 from flux.engine.filesystem.spool import Body
+from flux.failpoints import Point
 from flux.testing.substrate import FakeSubstrate
+from flux.trees.files import SystemFiles
 from tests.engine.kit import ADMIN, Kit, started
 
 ROUNDS = 300
@@ -38,7 +41,7 @@ class Attack:
 
     @property
     def files(self) -> Filesystem:
-        return self.engine.filesystem(ADMIN, self.sandbox.id, str(os.geteuid()))
+        return self.engine.filesystem(ADMIN, self.sandbox.id, "user")
 
     def untouched(self) -> bool:
         """Tell whether the host's directory is as it was."""
@@ -52,7 +55,10 @@ def attack(tmp_path: Path) -> Iterator[Attack]:
     outside = tmp_path / "outside"
     (outside / "d").mkdir(parents=True)
     (outside / "d" / "f").write_bytes(SECRET)
-    (tmp_path / "templates" / "small" / "home" / "user").mkdir(parents=True)
+    template = tmp_path / "templates" / "small"
+    (template / "home" / "user").mkdir(parents=True)
+    (template / "etc").mkdir()
+    (template / "etc" / "passwd").write_text(f"user:x:{os.geteuid()}:{os.getegid()}::/home/user:/bin/sh\n")
     kit = Kit(tmp_path, FakeSubstrate(), persistent=True, template_root=str(tmp_path / "templates"))
     yield Attack(kit, outside)
     kit.engine.close()
@@ -128,6 +134,36 @@ def test_removing_never_leaves(attack: Attack) -> None:
     with repeated(swapping(attack)):
         attempts(lambda: attack.files.remove("x"))
         attempts(lambda: attack.files.remove("x/d"))
+    assert attack.untouched()
+
+
+class SwappingFiles(SystemFiles):
+    """Has a directory swapped for a link between the moment that it is seen and the moment that it is entered."""
+
+    def __init__(self, at: Path, target: Path) -> None:
+        self._at = at
+        self._target = target
+
+    def unlink(self, step: Point, directory: int, name: str) -> None:
+        try:
+            super().unlink(step, directory, name)
+        except IsADirectoryError:
+            if name == self._at.name and not self._at.is_symlink():
+                self._at.rename(self._at.with_name("swapped"))
+                self._at.symlink_to(self._target)
+            raise
+
+
+@pytest.mark.parametrize("below", ["", "tree"])
+def test_removing_enters_no_link_that_takes_a_directory_s_place(attack: Attack, below: str) -> None:
+    at = attack.home / below / "x"
+    (at / "inside").mkdir(parents=True)
+    home = os.open(attack.home, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            removal.remove(SwappingFiles(at, attack.outside), home, below or "x")
+    finally:
+        os.close(home)
     assert attack.untouched()
 
 

@@ -33,7 +33,7 @@ class Box:
 
     @property
     def files(self) -> Filesystem:
-        return self.kit.engine.filesystem(ADMIN, self.sandbox.id, "user" if os.geteuid() == 0 else str(os.geteuid()))
+        return self.kit.engine.filesystem(ADMIN, self.sandbox.id, "user")
 
     def put(self, path: str, content: bytes, **notes: str) -> FileEntry:
         return self.files.put_file(path, Body(size=len(content), data=content), notes)
