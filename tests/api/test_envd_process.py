@@ -302,6 +302,20 @@ def test_a_flood_that_nobody_hears_is_dropped(daemon: Daemon, envd: Envd) -> Non
     assert resident(daemon) - before < 64 * MIB
 
 
+def test_floods_that_nobody_hears_leave_everybody_else_their_turn(envd: Envd) -> None:
+    pids = []
+    for command in ("exec yes", "while :; do echo on; done", "yes & exit 0", "exec cat /dev/zero"):
+        with envd.stream("Start", start(command)) as happened:
+            pids.append(next(happened)["start"]["pid"])
+    began = time.monotonic()
+    for _ in range(20):
+        assert envd.run("true")[2]["exited"]
+    assert time.monotonic() - began < 30
+    assert envd.run("pkill -9 -x yes; echo done")[0] == b"done\n"
+    for pid in set(pids) & set(envd.pids()):
+        envd.call("SendSignal", {**selected(pid), "signal": "SIGNAL_SIGKILL"})
+
+
 def test_a_listener_that_never_reads_holds_the_process_and_no_memory(daemon: Daemon, envd: Envd) -> None:
     place = urlsplit(envd.url)
     body = frame(json.dumps(start("head -c 64000000 /dev/zero")).encode())

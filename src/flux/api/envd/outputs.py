@@ -58,8 +58,8 @@ class Tap:
                 self._left_after_end -= len(data)
             if heard:
                 await self._hub.publish(Piece(self._output, data))
-            elif len(data) > READ_BYTES:
-                await sleep(_DROP_PAUSE_SECONDS)
+            else:
+                await _pause(data)
 
     async def _wait(self) -> None:
         with CancelScope() as scope:
@@ -79,6 +79,11 @@ def read(descriptor: int, most: int) -> bytes | None:
         return b""
 
 
+async def _pause(dropped: bytes) -> None:
+    """Let others have their turn after every piece: a writer that keeps up leaves nothing else to wait for."""
+    await sleep(_DROP_PAUSE_SECONDS if len(dropped) > READ_BYTES else 0)
+
+
 _dropping = 0
 
 
@@ -90,8 +95,8 @@ async def drop(descriptor: int) -> None:
         while _dropping <= _DROPPED_MAX and (data := read(descriptor, _DROP_BYTES)) != b"":
             if data is None:
                 await wait_readable(descriptor)
-            elif len(data) > READ_BYTES:
-                await sleep(_DROP_PAUSE_SECONDS)
+            else:
+                await _pause(data)
     finally:
         _dropping -= 1
         os.close(descriptor)
