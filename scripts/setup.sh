@@ -31,14 +31,14 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 run_tools() {
     cat <<'LIST'
 cc gcc,libc6-dev the native parts cannot be built
-nft nftables sandboxes with --net-port are refused
-ip iproute2 sandboxes with --net-port are refused
+nft nftables sandboxes with --net-port or --internet are refused
 git git there is none in sandboxes of the template base, and tests with repositories and the style tests are skipped
 python3 python3 there is none in sandboxes of the template base
 LIST
 }
 dev_tools() {
     cat <<'LIST'
+ip iproute2 tests with networks are skipped
 sqlite3 sqlite3 tests with databases are skipped
 mkfs.btrfs btrfs-progs tests of the snapshot engine are skipped
 mkfs.xfs xfsprogs tests of the reflink engine are skipped
