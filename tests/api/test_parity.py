@@ -162,6 +162,7 @@ class Scenario:
         (self.place / "notes.txt").write_text("one\ntwo\n")
         sandbox = self.call("sandbox.create", CreateSandbox(workspace=str(self.place)))["id"]
         self.call("sandbox.get", sandbox=sandbox)
+        self.call("sandbox.metrics", query={"end": "2000-01-01T00:00:00Z"}, sandbox=sandbox)
         self.call("sandbox.list", query={"limit": 1})
         self.call("sandbox.exec", Exec(command="cat; echo out; exit 2", stdin="in\n"), sandbox=sandbox)
         self.call("sandbox.baseline", sandbox=sandbox)
