@@ -35,8 +35,13 @@ class Sampler:
         self._context.meter.forget([name for name in self._context.meter.sandboxes() if self._is_gone(name)])
 
     def _measured(self, sandbox_id: str) -> Measured | None:
+        # One that ended by itself is left as it is, for those who find out why.
+        if self._context.instances.running(sandbox_id) is None:
+            return None
         try:
             return measure(self._context, SYSTEM, sandbox_id)
+        except OSError:
+            return None  # it ended just now: what its files counted is gone with it
         except FluxError as error:
             if error.code in _PASSING:
                 return None
