@@ -22,8 +22,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason=WHY_NOT))
         parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if parameters.get("flux") == "split" and item.get_closest_marker("everywhere") is None:
-            item.add_marker(pytest.mark.slow)
+        if parameters.get("beside") == "split" or parameters.get("flux") == "split":
+            # One of the two clients is enough to see that a node elsewhere answers as one here does.
+            everywhere = "beside" in parameters or item.get_closest_marker("everywhere") is not None
+            if not everywhere or parameters.get("sdk") == "sync":
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
