@@ -44,7 +44,7 @@ python_sdk() {
 }
 
 suits() { # is this Node one that the SDK says it works with?
-    node - <<'JS' 2>/dev/null
+    node - <<'JS' >/dev/null 2>&1
 const wanted = require("./tests/sdk/js/package-lock.json").packages["node_modules/e2b"].engines.node;
 const parts = (text) => text.split(".").map(Number).concat(0, 0).slice(0, 3);
 const compare = (a, b) => parts(a).map((part, at) => part - parts(b)[at]).find((difference) => difference) ?? 0;
@@ -57,17 +57,21 @@ process.exit(wanted.split("||").some((all) => all.trim().split(/\s+/).every(hold
 JS
 }
 
+without_javascript() { # WHY WHAT-TO-DO
+    rm -rf "$made/js" "$made/js.made"
+    say "$1, so the tests with the JavaScript SDK are skipped"
+    say "$2"
+}
+
 javascript_sdk() {
     local why="" now
     if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
         why="node and npm are missing"
     elif ! suits; then
-        why="node $(node --version) is none that the SDK works with"
+        why="node $(node --version || true) is none that the SDK works with"
     fi
     if [ -n "$why" ]; then
-        rm -rf "$made/js" "$made/js.made"
-        say "$why, so the tests with the JavaScript SDK are skipped"
-        say "to install: Node 22 or newer with npm"
+        without_javascript "$why" "to install: Node 22 or newer with npm"
         return 0
     fi
     now=$({ node --version; cat tests/sdk/js/package.json tests/sdk/js/package-lock.json; } | sha256sum)
@@ -76,9 +80,10 @@ javascript_sdk() {
     rm -rf "$made/js" "$made/js.made"
     mkdir -p "$made/js"
     cp tests/sdk/js/package.json tests/sdk/js/package-lock.json "$made/js/"
-    quietly npm npm ci --prefix "$made/js" --no-audit --no-fund --ignore-scripts || {
-        say "cannot install the JavaScript SDK: see above; try again when the package registry can be reached"
-        exit 1
+    quietly npm npm ci --prefix "$made/js" --no-audit --no-fund --ignore-scripts --fetch-retries 2 \
+        --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 || {
+        without_javascript "npm cannot install it, as it says above" "it is tried again the next time"
+        return 0
     }
     mark js "$now"
 }

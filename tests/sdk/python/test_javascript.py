@@ -19,7 +19,7 @@ SECONDS_MAX = 300
 @pytest.mark.parametrize("name", sorted(path.name for path in TESTS.glob("*.test.js")))
 def test_javascript(pointed: Flux, tmp_path: Path, name: str) -> None:
     if not (MADE / "node_modules" / "e2b").is_dir():
-        pytest.skip("there is no Node for the JavaScript SDK here: install Node 22 with npm, then scripts/sdk.sh")
+        pytest.skip("the JavaScript SDK is not installed: scripts/sdk.sh says why, and what to do")
     # Node looks for packages beside the file that asks for them.
     for source in (*TESTS.glob("*.js"), TESTS / "package.json"):
         shutil.copy(source, tmp_path)
