@@ -194,7 +194,17 @@ async def start(call: Call, request: StartRequest, emit: Emit) -> None:
 
 async def connect(call: Call, request: ConnectRequest, emit: Emit) -> None:
     """Send what a process does from now on until it ends, or how it ended."""
-    await _follow(_found(call, request.process, over=True), emit)
+    named = _selector(request.process)
+    try:
+        process = call.tables.processes.find(call.sandbox, named)
+    except FluxError:
+        remembered = call.tables.processes.find_over(call.sandbox, named)
+        if remembered is None:
+            raise
+        await emit(EventMessage(event=ProcessEvent(start=StartEvent(pid=remembered.pid))))
+        await emit(EventMessage(event=ProcessEvent(end=end_of(remembered.ended))))
+        return
+    await _follow(process, emit)
 
 
 async def _follow(process: Process, emit: Emit) -> None:
@@ -294,9 +304,12 @@ async def update(call: Call, request: UpdateRequest) -> Empty:
     return Empty()
 
 
-def _found(call: Call, selector: ProcessSelector, *, over: bool = False) -> Process:
-    named = Selector(pid=selector.pid, tag=selector.tag)
-    return call.tables.processes.find(call.sandbox, named, over=over)
+def _found(call: Call, selector: ProcessSelector) -> Process:
+    return call.tables.processes.find(call.sandbox, _selector(selector))
+
+
+def _selector(selector: ProcessSelector) -> Selector:
+    return Selector(pid=selector.pid, tag=selector.tag)
 
 
 def _size(pty: Pty) -> TerminalSize:

@@ -39,6 +39,19 @@ class Selector(msgspec.Struct, frozen=True):
     pid: int | None = None
     tag: str | None = None
 
+    def names(self, process: Process | Remembered) -> bool:
+        """Tell whether it is this one."""
+        return process.pid == self.pid or (self.pid is None and process.tag == self.tag)
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that ended by itself, for a caller that comes late; forgotten ``until`` a time of the event loop."""
+
+    pid: int
+    tag: str | None
+    ended: Ended
+    until: float
+
 
 class Process:
     """One process. ``ended`` is set when it is over; ``lost`` then says that its execution ended with it."""
@@ -77,7 +90,7 @@ class ProcessTable:
     def __init__(self) -> None:
         self._living: dict[str, dict[int, Process]] = {}
         self._starting: defaultdict[str, int] = defaultdict(int)
-        self._over: OrderedDict[tuple[str, int], Process] = OrderedDict()
+        self._over: OrderedDict[tuple[str, int], Remembered] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = CapacityLimiter(PER_DAEMON_MAX)
 
@@ -112,22 +125,32 @@ class ProcessTable:
         """Return the processes of an execution that run."""
         return list(self._living.get(execution, {}).values())
 
-    def find(self, execution: str, selector: Selector, *, over: bool = False) -> Process:
-        """Return a process; with ``over`` also one that ended lately.
+    def find(self, execution: str, selector: Selector) -> Process:
+        """Return a process that runs.
 
         Raises:
             FluxError: ``not_found``; ``invalid`` if none is named.
         """
         if selector.pid is None and selector.tag is None:
             raise FluxError(Code.INVALID, "cannot tell which process: give its pid or its tag")
-        candidates = self.living(execution)[::-1]
-        if over:
-            candidates += [process for (where, _), process in reversed(self._over.items()) if where == execution]
-        for process in candidates:
-            if process.pid == selector.pid or (selector.pid is None and process.tag == selector.tag):
+        for process in reversed(self.living(execution)):
+            if selector.names(process):
                 return process
         named = f"with pid {selector.pid}" if selector.pid is not None else f"tagged {str(selector.tag)[:80]!r}"
         raise FluxError(Code.NOT_FOUND, f"cannot find the process {named}: it ended, or never was; list them to see")
+
+    def find_over(self, execution: str, selector: Selector) -> Remembered | None:
+        """Return what is remembered of a process that ended lately, if it is."""
+        self._forget_old()
+        for (where, _), remembered in reversed(self._over.items()):
+            if where == execution and selector.names(remembered):
+                return remembered
+        return None
+
+    def _forget_old(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._over and (len(self._over) > REMEMBERED_MAX or next(iter(self._over.values())).until <= now):
+            self._over.popitem(last=False)
 
     async def kill(self, call: Call, process: Process) -> None:
         """Kill a process and everything that came from it; return when all are dead."""
@@ -192,15 +215,11 @@ class ProcessTable:
             del known[process.pid]
         if not known:
             self._living.pop(execution, None)
-        if process.lost:
+        if process.lost or process.ended is None:
             return
+        until = asyncio.get_running_loop().time() + REMEMBERED_SECONDS
         key = (execution, process.pid)
-        self._over[key] = process
+        # Little of it, and no timer each: thousands may end within that time.
+        self._over[key] = Remembered(pid=process.pid, tag=process.tag, ended=process.ended, until=until)
         self._over.move_to_end(key)
-        if len(self._over) > REMEMBERED_MAX:
-            self._over.popitem(last=False)
-        asyncio.get_running_loop().call_later(REMEMBERED_SECONDS, self._expire, key, process)
-
-    def _expire(self, key: tuple[str, int], process: Process) -> None:
-        if self._over.get(key) is process:
-            del self._over[key]
+        self._forget_old()
