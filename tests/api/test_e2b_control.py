@@ -133,6 +133,8 @@ def test_what_would_mean_something_else_is_refused(e2b: httpx.Client, more: dict
         b'{"templateID": "base", "metadata": {"a": 1}}',
         b'{"templateID": "base", "envVars": {"A=B": "1"}}',
         b'{"templateID": "a/b"}',
+        b'{"templateID": "base", "mcp": ' + b"[" * 100_000,
+        b'{"unknown": ' + b"[" * 100_000,
         b"\xff\xfe",
     ],
 )

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from flux.core.access import Actor
     from flux.engine.engine import Engine
 
+_GENERATION_DIGITS_MAX = 18
+
 
 class Credentials(Protocol):
     """Knows which execution a credential belongs to."""
@@ -52,7 +54,7 @@ class Named:
     def running(self, actor: Actor, sandbox: str) -> Execution:
         """Return the execution."""
         sandbox_id, _, generation = sandbox.partition(".")
-        if not generation.isdigit():
+        if not (generation.isascii() and generation.isdigit() and len(generation) <= _GENERATION_DIGITS_MAX):
             raise FluxError(
                 Code.NOT_FOUND, f"cannot find the execution {printable(sandbox)[:80]!r}: write SANDBOX.GENERATION"
             )

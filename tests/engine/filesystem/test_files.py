@@ -14,9 +14,11 @@ from flux.core.errors import Code
 from flux.core.requests import CreateSandbox
 from flux.core.sandbox import Sandbox
 from flux.engine.filesystem import filesystem as module
+from flux.engine.filesystem import names
 from flux.engine.filesystem.entries import FileEntry
 from flux.engine.filesystem.filesystem import Filesystem
 from flux.engine.filesystem.spool import MIB, Body
+from flux.engine.lifecycle.spots import Spot
 from flux.testing.substrate import FakeSubstrate
 from tests.engine.kit import ADMIN, Kit, refused, started
 
@@ -149,6 +151,30 @@ def test_names_of_owners_follow_the_sandbox_s_own_tables(box: Box) -> None:
     (box.root / "etc/group").unlink()
     (box.root / "etc/group").symlink_to("/etc/group")
     assert box.files.stat("/").group == str(os.getegid())
+
+
+def test_numbers_of_owners_that_are_none_name_nobody(box: Box) -> None:
+    digits = "1" * 5000
+    passwd = box.root / "etc/passwd"
+    passwd.write_text(f"odd:x:{digits}:0::/:\nodd:x:5:{digits}::/:\nodd:x:٣:3::/:\n{passwd.read_text()}")
+    told = box.files.stat("/")
+    assert told.owner in ("root", "user")
+    with refused(Code.INVALID):
+        box.kit.engine.filesystem(ADMIN, box.sandbox.id, digits).stat("/")
+    if os.geteuid() == 0:  # without privileges there is one user only
+        assert box.kit.engine.filesystem(ADMIN, box.sandbox.id, "odd").stat("/") == told
+
+
+def test_tables_of_owners_are_forgotten_before_they_fill_the_memory(box: Box, tmp_path: Path) -> None:
+    tables, group = names.Tables(), tmp_path / "group"
+    root = os.open(tmp_path, os.O_PATH)
+    try:
+        for version in range(4):
+            group.write_text("".join(f"a:x:{number}\n" for number in range(version, version + 90_000)))
+            assert tables.names(Spot(root, "/group", whole=True))[version] == "a"
+            assert tables.held <= names.NAMES_MAX
+    finally:
+        os.close(root)
 
 
 def test_a_write_in_place_keeps_what_the_file_is(box: Box) -> None:

@@ -156,7 +156,7 @@ def decoded(body: bytes, shape: Any) -> Any:
     """
     try:
         return msgspec.json.decode(body or b"{}", type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FluxError(Code.INVALID, f"cannot read the request's body: {paths.printable(str(error))[:200]}") from None
 
 

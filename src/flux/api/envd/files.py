@@ -293,7 +293,7 @@ async def _raw(source: AsyncIterator[bytes], content: Upload, path: str | None) 
 
 
 async def _form(source: AsyncIterator[bytes], form: Form, content: Upload, path: str | None) -> list[_Piece]:
-    pieces: list[_Piece] = []
+    pieces: dict[str, _Piece] = {}
     current: _Piece | None = None
     async for data in source:
         for event in form.feed(data):
@@ -303,23 +303,22 @@ async def _form(source: AsyncIterator[bytes], form: Form, content: Upload, path:
                 await content.add(event)
                 current.end = content.size
     form.finish()
-    return pieces
+    return list(pieces.values())
 
 
-def _begun(part: Part, content: Upload, path: str | None, pieces: list[_Piece]) -> _Piece | None:
+def _begun(part: Part, content: Upload, path: str | None, pieces: dict[str, _Piece]) -> _Piece | None:
     """Note the beginning of a file; other fields are let pass."""
     if part.name != _FIELD:
         return None
     place = part.filename if path is None else path
     if not place:
         raise FluxError(Code.INVALID, "cannot write a file without its path: give path in the query, or a file name")
-    if any(piece.path == place for piece in pieces):
+    if place in pieces:
         raise FluxError(
             Code.INVALID,
             f"cannot write two files to {paths.printable(place)[:200]!r} at once: name each by the path of its own",
         )
-    piece = _Piece(place, content.size, content.size)
-    pieces.append(piece)
+    pieces[place] = piece = _Piece(place, content.size, content.size)
     return piece
 
 
@@ -389,7 +388,7 @@ async def compose(call: Call, request: Request) -> Response:
             raise FluxError(Code.TOO_LARGE, "cannot read the request: it is longer than 1 MiB")
     try:
         asked = msgspec.json.decode(body, type=Compose)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise FluxError(Code.INVALID, f"cannot read the request: {str(error)[:200]}") from None
     if not asked.destination:
         raise FluxError(Code.INVALID, "cannot join files to nothing: give destination")

@@ -66,5 +66,5 @@ def read_actor(header: str | None) -> Actor:
     """Return who asks. Raises ``FluxError`` ``invalid``."""
     try:
         return msgspec.json.decode(header or "", type=Actor)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise FluxError(Code.INVALID, "cannot tell who asks: the header Flux-Actor is not an actor's JSON") from None

@@ -119,7 +119,7 @@ def _refuse_foreign_origin(scope: Scope) -> None:
 def _decode(text: str, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(text, type=shape)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise FluxError(Code.INVALID, f"cannot read the message: {error}") from None
 
 

@@ -12,10 +12,13 @@ from typing import TypeAlias
 from flux.core import paths
 from flux.core.errors import Code, FluxError
 from flux.core.paths import printable
+from flux.engine.lifecycle import users
 from flux.engine.lifecycle.spots import HANDLE, Spot, resolve
 
 _TABLE_BYTES_MAX = 1 << 20
 _TABLES_MAX = 256
+#: Names that are kept of all tables together: what sandboxes write there is not to fill the memory.
+NAMES_MAX = 250_000
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 _Version: TypeAlias = tuple[int, int, int, int, int]
@@ -48,11 +51,15 @@ def _unusable(asked: str, why: str) -> FluxError:
 
 
 class Tables:
-    """What ``passwd`` and ``group`` of sandboxes say, read once for each version of such a file."""
+    """What ``passwd`` and ``group`` of sandboxes say, read once for each version of such a file.
+
+    ``held``: how many names are kept.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[_Version, dict[int, str]] = OrderedDict()
+        self.held = 0
 
     def names(self, spot: Spot) -> dict[int, str]:
         """Return the names by number in a table of a managed sandbox; empty if there is none to read."""
@@ -75,9 +82,10 @@ class Tables:
 
     def _remembered(self, version: _Version, names: dict[int, str]) -> dict[int, str]:
         with self._lock:
+            self.held += len(names) - len(self._known.pop(version, ()))
             self._known[version] = names
-            if len(self._known) > _TABLES_MAX:
-                self._known.popitem(last=False)
+            while len(self._known) > _TABLES_MAX or self.held > NAMES_MAX:
+                self.held -= len(self._known.popitem(last=False)[1])
         return names
 
 
@@ -87,8 +95,9 @@ def _read(handle: int) -> dict[int, str]:
     names: dict[int, str] = {}
     for line in content.split("\n"):
         fields = line.split(":")
-        if len(fields) > 2 and fields[0] and fields[2].isascii() and fields[2].isdecimal():
-            names.setdefault(int(fields[2]), fields[0])
+        number = users.number(fields[2]) if len(fields) > 2 and fields[0] else None
+        if number is not None:
+            names.setdefault(number, fields[0])
     return names
 
 

@@ -13,6 +13,7 @@ from flux.core.sandbox import HOME, Sandbox
 from flux.ports.substrate import Command, Instance
 
 _ID_MAX = 2**32 - 2
+_ID_DIGITS_MAX = 10
 _ROOT_HOME = "/root"
 #: Links lead to where the sandbox sees them lead, nowhere outside of it, and over no mount that it made itself.
 _RESOLVE_NO_XDEV = 0x01
@@ -56,21 +57,29 @@ def _numbered(asked: str) -> User | None:
     uid, _, gid = asked.partition(":")
     if not uid.isdecimal() or not (gid or uid).isdecimal():
         return None
-    numbers = int(uid), int(gid or uid)
-    if max(numbers) > _ID_MAX:
+    numbers = number(uid), number(gid or uid)
+    if numbers[0] is None or numbers[1] is None:
         raise _unknown(asked)
     return User(name=uid, uid=numbers[0], gid=numbers[1])
+
+
+def number(text: str) -> int | None:
+    """Return the number of a user or a group that is written so, ``None`` for what is none."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _ID_DIGITS_MAX):
+        return None
+    value = int(text)
+    return value if value <= _ID_MAX else None
 
 
 def _named(sandbox: Sandbox, instance: Instance, asked: str) -> User:
     content = passwd_of_tree(instance.tree_descriptor) if sandbox.layout == "managed" else _passwd(instance)
     for line in content.split("\n"):
         fields = line.split(":")
-        if len(fields) > 3 and fields[0] == asked and fields[2].isdecimal() and fields[3].isdecimal():
+        if len(fields) > 3 and fields[0] == asked:
             home = fields[5] if len(fields) > 5 and fields[5].startswith("/") and "\0" not in fields[5] else "/"
-            numbers = int(fields[2]), int(fields[3])
-            if max(numbers) <= _ID_MAX:
-                return User(name=asked, uid=numbers[0], gid=numbers[1], home=home)
+            uid, gid = number(fields[2]), number(fields[3])
+            if uid is not None and gid is not None:
+                return User(name=asked, uid=uid, gid=gid, home=home)
     raise _unknown(asked)
 
 
