@@ -128,6 +128,7 @@ class World:
             expires_boot_ns=moment.boot_ns + (ttl or 0) * 10**9,
             owner=actor.key_id,
             auto_resume=request.auto_resume,
+            public_ports=request.public_ports,
             environment=request.environment,
             metadata=request.metadata,
         )

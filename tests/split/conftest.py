@@ -18,7 +18,10 @@ class Split:
 
     def __init__(self, place: Path) -> None:
         config = place / "flux.toml"
-        config.write_text(f'[objects]\nurl = "file://{place}/objects"\n[control]\ninventory_seconds = 0.5\n')
+        config.write_text(
+            f'[objects]\nurl = "file://{place}/objects"\n[control]\ninventory_seconds = 0.5\n'
+            '[e2b]\ndomain = "sandboxes.test"\n'
+        )
         shared = ("--config", str(config))
         listen = ("--role", "node", "--node-listen", "127.0.0.1:0")
         self.nodes = {name: Daemon(place / name, *listen, *shared) for name in ("one", "two")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flux.core.signature import Operation, is_over, is_signed, sign
+from flux.core.signature import Operation, is_over, is_signed, opens_ports, sign, traffic_token
 
 TOKEN = "0123456789abcdef" * 3
 
@@ -70,3 +70,16 @@ def test_what_is_no_signature(given: str) -> None:
 )
 def test_when_it_is_over(expires: str | None, over: bool) -> None:
     assert is_over(expires, 1000.0) is over
+
+
+def test_the_traffic_token_is_the_token_s_alone_and_tells_nothing_of_it() -> None:
+    # hmac-sha256(key=TOKEN, "flux traffic to ports"), 48 hexadecimal digits: clients keep it, so it must not change.
+    import hashlib
+    import hmac
+
+    made = traffic_token(TOKEN)
+    assert made == hmac.new(TOKEN.encode(), b"flux traffic to ports", hashlib.sha256).hexdigest()[:48]
+    assert opens_ports(made, TOKEN)
+    for wrong in ("", made[:-1], made.upper() + "0", TOKEN, "\udcff"):
+        assert not opens_ports(wrong, TOKEN)
+    assert not opens_ports(traffic_token(""), "")

@@ -94,7 +94,8 @@ def snapshot(invocation: Invocation, sandbox: str, name: str | None) -> None:
 def fork(invocation: Invocation, sandbox: str, count: int, name: str | None, ttl_seconds: int | None) -> None:
     """Make running sandboxes of one as it is now, or as it was paused."""
     with working(invocation, "copying the sandbox"):
-        reply = invocation.call("sandbox.fork", body=Fork(count=count, name=name, ttl_seconds=ttl_seconds), sandbox=sandbox)
+        body = Fork(count=count, name=name, ttl_seconds=ttl_seconds)
+        reply = invocation.call("sandbox.fork", body=body, sandbox=sandbox)
 
     def show(console: Console, found: Any) -> None:
         from flux.cli.show import tables

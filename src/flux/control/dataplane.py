@@ -14,6 +14,8 @@ import msgspec
 from flux.engine.expected import expect
 
 if TYPE_CHECKING:
+    import socket
+
     from flux.core.access import Actor
     from flux.core.changeset import Changes, Changeset
     from flux.core.requests import Approve, Decide, DryRun, Exec, Speculate, StartProcess
@@ -79,6 +81,10 @@ class DataPlane:
     def usage(self, actor: Actor, sandbox: str) -> Measured:
         """Return what a running sandbox uses now."""
         return self._engine.usage(actor, self._running(actor, sandbox))
+
+    def connect_port(self, actor: Actor, sandbox: str, port: int) -> socket.socket:
+        """Return a connection to a TCP port of the sandbox's own loopback. The caller closes it."""
+        return self._engine.connect_port(actor, self._running(actor, sandbox), port)
 
     def environment(self, actor: Actor, sandbox: str) -> dict[str, str]:
         """Return the environment that a running sandbox was created with."""

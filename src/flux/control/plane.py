@@ -161,6 +161,21 @@ class ControlPlane:
 
         return self._driver.run(reach.reach(self._context, sandbox_id, token, wake_it=wake))
 
+    def reach_ports(self, sandbox_id: str, traffic_token: str | None) -> Located:
+        """Return where the ports of a sandbox are, waking it as ``reach`` does.
+
+        Args:
+            sandbox_id: its id; a name is none.
+            traffic_token: what the caller holds; needed for a sandbox whose ports are not public.
+
+        Raises:
+            FluxError: ``not_found`` if it does not run, ``denied`` without a token that is needed, ``unauthenticated``
+                for a wrong one, and what a wake raises.
+        """
+        from flux.control import reach
+
+        return self._driver.run(reach.reach_ports(self._context, sandbox_id, traffic_token))
+
     def tokens(self) -> list[tuple[str, str]]:
         """Return the id and the token of every sandbox that is not being deleted."""
         from flux.control import reach

@@ -133,6 +133,11 @@ class Platform(DataPlane):
         with self._engine.operation(bearer_of(sandbox_id), "sandbox.get"):
             return self._plane.reach(sandbox_id, token, wake=wake)
 
+    def reach_ports(self, sandbox_id: str, traffic_token: str | None) -> Located:
+        """Return where a sandbox's ports are, for anybody or the holder of its traffic token; see ``ControlPlane``."""
+        with self._engine.operation(bearer_of(sandbox_id), "sandbox.get"):
+            return self._plane.reach_ports(sandbox_id, traffic_token)
+
     @property
     def executions(self) -> DataPlane:
         """The data plane of this process by execution (``ID.GENERATION``), for what was located already."""

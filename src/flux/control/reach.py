@@ -13,6 +13,7 @@ import msgspec
 from flux.control import views, wake
 from flux.control.calls import Calls
 from flux.control.context import GONE, Control, Deadline, no_sandbox
+from flux.core import signature
 from flux.core.access import bearer_of
 from flux.core.audit import AuditKind
 from flux.core.control import Located, SandboxStatus
@@ -26,9 +27,7 @@ _UNDER_WAY = (ControlState.WAKING, ControlState.SETTLING)
 
 def reach(context: Control, sandbox_id: str, token: str | None, *, wake_it: bool) -> Calls[Located]:
     """Return where a sandbox's data plane is; see ``ControlPlane.reach``."""
-    row = context.row(sandbox_id)
-    if row is None or row.state in GONE or context.is_over(row):
-        raise no_sandbox(sandbox_id)
+    row = _living(context, sandbox_id)
     if token is not None:
         row = tokened(context, row)
         if not _are_equal(token, row.token or ""):
@@ -36,10 +35,41 @@ def reach(context: Control, sandbox_id: str, token: str | None, *, wake_it: bool
                 Code.UNAUTHENTICATED,
                 f"cannot use sandbox {row.id}: the access token is not its own; connect to it to be told the right one",
             )
+    return (yield from _awake(context, row, wake_it=wake_it))
+
+
+def reach_ports(context: Control, sandbox_id: str, traffic_token: str | None) -> Calls[Located]:
+    """Return where a sandbox's ports are, and wake it if use does that; see ``ControlPlane.reach_ports``."""
+    row = _living(context, sandbox_id)
+    if not row.record.has_public_ports:
+        if not traffic_token:
+            raise FluxError(
+                Code.DENIED,
+                f"cannot use the ports of sandbox {row.id}: they are not public; send its traffic access token in the "
+                "header E2B-Traffic-Access-Token",
+            )
+        row = tokened(context, row)
+        if not signature.opens_ports(traffic_token, row.token or ""):
+            raise FluxError(
+                Code.UNAUTHENTICATED,
+                f"cannot use the ports of sandbox {row.id}: the traffic access token is not its own; connect to it to "
+                "be told the right one",
+            )
+    return (yield from _awake(context, row, wake_it=True))
+
+
+def _living(context: Control, sandbox_id: str) -> SandboxRow:
+    row = context.row(sandbox_id)
+    if row is None or row.state in GONE or context.is_over(row):
+        raise no_sandbox(sandbox_id)
+    return row
+
+
+def _awake(context: Control, row: SandboxRow, *, wake_it: bool) -> Calls[Located]:
     if row.state is ControlState.RUNNING:
         return views.located(row, context.local)
     if not wake_it or not (row.record.auto_resume or row.state in _UNDER_WAY):
-        raise no_sandbox(sandbox_id)
+        raise no_sandbox(row.id)
     begins = row.state not in _UNDER_WAY
     woken = yield from wake.woken(
         context, row.id, Deadline(context.clock, context.settings.wake_timeout_seconds), seen=row

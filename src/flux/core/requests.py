@@ -29,6 +29,8 @@ class CreateSandbox(Request):
     ``owner``: the id or name of the key that the sandbox is for; an administrator gives agents their sandboxes so.
     ``snapshot``: the id or name of a snapshot to start from, in place of a template. ``internet``: it may reach any
     public address, over TCP and UDP. ``auto_resume``: when it is paused, use of its data plane wakes it.
+    ``public_ports``: where the daemon has a domain, whoever knows a managed sandbox's name reaches its ports; else they
+    take a token.
     """
 
     kind: str | None = None
@@ -48,6 +50,7 @@ class CreateSandbox(Request):
     snapshot: str | None = None
     internet: bool = False
     auto_resume: bool = False
+    public_ports: bool = True
 
 
 class Pause(Request):

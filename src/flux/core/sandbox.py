@@ -42,9 +42,9 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     template that the substrate makes of the host's system.
     ``root_device`` and ``root_inode`` identify the workspace's directory as it was at creation. ``owner`` is the id of
     the key that created it. ``snapshot``: the id of the artifact that it was made from, if it was. ``internet``: it may
-    reach any public address. ``auto_resume``: use of its data plane wakes it. ``state`` and ``generation`` (0: none
-    ever ran) are those of its row where it comes from a node's store. ``expires_boot_ns`` with ``boot_id`` measures the
-    time-out within one boot.
+    reach any public address. ``auto_resume``: use of its data plane wakes it. ``public_ports``: a
+    managed one's take no token. ``state`` and ``generation`` (0: none ever ran) are those of its row where it comes
+    from a node's store. ``expires_boot_ns`` with ``boot_id`` measures the time-out within one boot.
     """
 
     id: str
@@ -77,6 +77,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str | None = None
     internet: bool = False
     auto_resume: bool = False
+    public_ports: bool = True
 
     @property
     def directory(self) -> str | None:
@@ -94,6 +95,11 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
         if self.internet:
             return "internet"
         return "ports" if self.net_ports else "none"
+
+    @property
+    def has_public_ports(self) -> bool:
+        """Whether its ports are open to whoever knows its name, where the daemon has a domain for them."""
+        return self.public_ports and self.layout == "managed"
 
     @property
     def place(self) -> str:

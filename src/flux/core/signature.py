@@ -1,4 +1,4 @@
-"""Signed file URLs: whoever holds a sandbox's token lets others read or write one file with it (spec: e2b, §4)."""
+"""What a sandbox's token makes for others: signed URLs of one file, the token of its ports (spec: e2b, §4)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 Operation: TypeAlias = Literal["read", "write"]
 
 _PREFIX = "v1_"
+_TRAFFIC_LABEL = b"flux traffic to ports"
+_TRAFFIC_DIGITS = 48
 
 
 def sign(path: str, operation: Operation, user: str | None, token: str, expires: str | None = None) -> str:
@@ -40,3 +42,15 @@ def is_over(expires: str | None, now: float) -> bool:
     if expires is None:
         return False
     return not (expires.isascii() and expires.isdigit() and len(expires) <= 18) or now > int(expires)
+
+
+def traffic_token(token: str) -> str:
+    """Return what opens the ports of a sandbox that are not public, made of its ``token`` and telling nothing of it."""
+    digest = hmac.new(token.encode("utf-8"), _TRAFFIC_LABEL, hashlib.sha256).hexdigest()
+    return digest[:_TRAFFIC_DIGITS]
+
+
+def opens_ports(given: str, token: str) -> bool:
+    """Tell whether a traffic token is the one that this token makes, in a time that tells nothing of it."""
+    expected = traffic_token(token)
+    return token != "" and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("ascii"))

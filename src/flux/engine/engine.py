@@ -18,7 +18,7 @@ from flux.core.requests import Approve, CreateKey, CreateSandbox, Decide, DryRun
 from flux.core.sandbox import Sandbox
 from flux.engine import keys
 from flux.engine.context import Context
-from flux.engine.lifecycle import baseline, create, execute, files, metering, recover, usage
+from flux.engine.lifecycle import baseline, connect, create, execute, files, metering, recover, usage
 from flux.engine.lifecycle.execute import RunningExec
 from flux.engine.lifecycle.meter import Sample
 from flux.engine.results import (
@@ -46,6 +46,8 @@ from flux.ports.substrate import Check, Substrate
 from flux.store.stores import Stores
 
 if TYPE_CHECKING:
+    import socket
+
     from flux.engine.filesystem.filesystem import Filesystem
     from flux.engine.node.manager import NodeManager
     from flux.engine.node.node import NodeSettings
@@ -149,6 +151,11 @@ class Engine:
         """Return what a sandbox used lately, between two wall-clock times in seconds; oldest first."""
         with self._context.operation(actor, "sandbox.metrics"):
             return metering.samples(self._context, actor, sandbox, start, end)
+
+    def connect_port(self, actor: Actor, sandbox: str, port: int) -> socket.socket:
+        """Return a connection to what listens at a TCP port of the sandbox's own loopback. The caller closes it."""
+        with self._context.operation(actor, "sandbox.exec"):
+            return connect.connect_port(self._context, actor, sandbox, port)
 
     def environment(self, actor: Actor, sandbox: str) -> dict[str, str]:
         """Return the environment that a running sandbox was created with."""

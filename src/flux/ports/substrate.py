@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 from flux.core.changeset import Flow
+
+if TYPE_CHECKING:
+    import socket
+
+#: Why ``Instance.connect`` fails, as ``details["reason"]``: nothing listens; or nothing here may enter a sandbox.
+CLOSED_PORT = "closed-port"
+NO_WAY_IN = "no-way-in"
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +171,15 @@ class Instance(Protocol):
 
     def thaw(self) -> None:
         """Let the processes run on."""
+        ...
+
+    def connect(self, port: int) -> socket.socket:
+        """Return a connection to what listens at a TCP port of the sandbox's own loopback, IPv4 before IPv6; close it.
+
+        Raises:
+            FluxError: ``unavailable``, with ``details`` ``reason`` ``CLOSED_PORT`` if nothing listens there, and
+                ``NO_WAY_IN`` without the privileges to enter a sandbox's network; ``exhausted``.
+        """
         ...
 
     def flows(self) -> list[Flow] | None:

@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import uuid
@@ -20,7 +21,7 @@ from pathlib import Path
 from flux.core.changeset import Flow
 from flux.core.errors import Code, FluxError
 from flux.core.paths import is_within
-from flux.ports.substrate import Capabilities, Check, Command, Exit, LaunchSpec, Overlay, Usage
+from flux.ports.substrate import CLOSED_PORT, Capabilities, Check, Command, Exit, LaunchSpec, Overlay, Usage
 from flux.substrates.procbox.plan import HOME, WORKSPACE, checked
 
 #: The variable by which a process and all that comes from it can be found again.
@@ -155,6 +156,18 @@ class FakeInstance:
         for pid in _marked(self._mark):
             os.kill(pid, signal.SIGCONT)
         self._thawed.set()
+
+    def connect(self, port: int) -> socket.socket:
+        if self._dead:
+            raise FluxError(Code.UNAVAILABLE, "cannot connect to a port: the sandbox ended; start it again")
+        for address in ("127.0.0.1", "::1"):
+            with suppress(OSError):
+                return socket.create_connection((address, port))
+        raise FluxError(
+            Code.UNAVAILABLE,
+            f"cannot connect to port {port} of the sandbox: nothing there takes the connection",
+            {"reason": CLOSED_PORT, "port": port},
+        )
 
     def flows(self) -> list[Flow] | None:
         return None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DATA_PORT = 49983
 FILES = "/files"
 _HOST = re.compile(r"([0-9]{1,5})-([a-z0-9]+)\..+", re.DOTALL)
+_LABEL = re.compile(r"([0-9]{1,5})-([a-z0-9]{1,64})")
 _ID = re.compile(r"[a-z0-9]{1,64}")
 _PORT_DIGITS_MAX = 5
 
@@ -39,6 +40,18 @@ def by_host(scope: Scope) -> Target | None:
     name = (header(scope, b"host") or "").lower().partition(":")[0]
     found = _HOST.fullmatch(name)
     return None if found is None else Target(found[2], int(found[1]))
+
+
+def user_port(scope: Scope, domain: str | None) -> Target | None:
+    """Return the port that a host name right below ``domain`` says; ``None`` for any other name, and for envd's."""
+    if domain is None or scope["type"] not in ("http", "websocket"):
+        return None
+    name = (header(scope, b"host") or "").lower().partition(":")[0].rstrip(".")
+    first, _, rest = name.partition(".")
+    found = _LABEL.fullmatch(first)
+    if found is None or rest != domain.lower().rstrip(".") or int(found[1]) == DATA_PORT:
+        return None
+    return Target(found[2], int(found[1]))
 
 
 def is_by_host(scope: Scope) -> bool:

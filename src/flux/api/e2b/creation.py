@@ -18,6 +18,8 @@ def creation(call: Call, body: NewSandbox, timeout_seconds: int) -> CreateSandbo
         FluxError: ``invalid``; ``Unsupported`` for what only E2B has.
     """
     _refuse_unsupported(body)
+    if body.network is not None:
+        _refuse_traffic(body.network, call.domain)
     ttl = timeout_seconds if body.timeout is None else body.timeout
     if ttl < 1:
         raise FluxError(
@@ -35,6 +37,7 @@ def creation(call: Call, body: NewSandbox, timeout_seconds: int) -> CreateSandbo
         on_timeout="pause" if body.auto_pause else "kill",
         auto_resume=body.auto_resume is not None and body.auto_resume.enabled,
         internet=_wants_internet(body) and call.platform.connects(),
+        public_ports=body.network is None or body.network.allow_public_traffic is not False,
     )
 
 
@@ -64,10 +67,18 @@ def _refuse_unsupported(body: NewSandbox) -> None:
         refuse_rules(body.network)
 
 
+def _refuse_traffic(network: Network, domain: str | None) -> None:
+    """Refuse to keep strangers from ports that nobody reaches."""
+    if network.allow_public_traffic is False and domain is None:
+        raise Unsupported(
+            "give a sandbox network.allowPublicTraffic",
+            "its ports are reached by nobody before the daemon has a domain: leave it out",
+        )
+
+
 def refuse_rules(network: Network) -> None:
     """Refuse what cannot be enforced of a network's rules; denying everything can be."""
     rules = {
-        "allowPublicTraffic": network.allow_public_traffic is False,
         "allowOut": bool(network.allow_out),
         "denyOut": bool(network.deny_out) and not denies_all(network),
         "dnsServers": bool(network.dns_servers),

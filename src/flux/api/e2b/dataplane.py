@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from flux.api.e2b import addressing
 from flux.api.e2b.addressing import DATA_PORT, FILES, Target
+from flux.api.e2b.ports import PortDoor
 from flux.api.envd import application as envd
 from flux.api.envd.application import HEALTH, INTERNAL, user_of
 from flux.api.envd.call import Call, Tables
@@ -57,9 +58,20 @@ class FrontDoor:
         threads: where calls run.
         rest: what answers everything else.
         wall: the wall clock, in seconds since the epoch, by which signatures end.
+        domain: the domain below which sandboxes' ports have names; without one they have none.
     """
 
-    def __init__(self, gate: Gate, threads: Threads, rest: ASGIApp, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        threads: Threads,
+        rest: ASGIApp,
+        wall: Callable[[], float] = time.time,
+        *,
+        domain: str | None = None,
+    ) -> None:
+        self._domain = domain
+        self._ports = PortDoor(gate, threads)
         self._wall = wall
         self._gate = gate
         self._threads = threads
@@ -72,6 +84,10 @@ class FrontDoor:
             target = addressing.target_of(scope)
         except FluxError as error:
             await _refused(scope, error, "")(scope, receive, send)
+            return
+        port = addressing.user_port(scope, self._domain)
+        if port is not None:
+            await self._ports.serve(port, scope, receive, send)
             return
         if target is None:
             await self._rest(scope, receive, send)
@@ -188,8 +204,8 @@ def _unserved(target: Target, path: str) -> Response | None:
         return gone_reply(target.sandbox_id[:64])
     if target.port != DATA_PORT:
         message = (
-            f"cannot forward to the port {target.port} of the sandbox {target.sandbox_id}: ports of sandboxes are not "
-            "forwarded; the guide on E2B's SDKs says what to do instead"
+            f"cannot forward to the port {target.port} of the sandbox {target.sandbox_id}: ports are forwarded "
+            "by host name, below the domain that the daemon is configured with; the guide on E2B's SDKs says how"
         )
         return json_reply(501, {"sandboxId": target.sandbox_id, "message": message, "port": target.port, "code": 501})
     if path in INTERNAL:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from flux.core import access
+from flux.core import access, signature
 from flux.core.access import Actor
 from flux.core.control import Room, SandboxStatus
 from flux.core.lifecycle import ControlState
@@ -132,10 +132,10 @@ def made(status: SandboxStatus, actor: Actor, domain: str | None) -> dict[str, A
         "sandboxID": sandbox.id,
         "clientID": CLIENT_ID,
         "envdVersion": ENVD_VERSION,
-        "trafficAccessToken": None,
         "domain": domain,
         **_alias(sandbox),
         **_token(status, actor),
+        "trafficAccessToken": None if domain is None else _traffic_token(status, actor),
     }
 
 
@@ -167,7 +167,7 @@ def detail(status: SandboxStatus, actor: Actor, room: Room, domain: str | None) 
         **listed(status, room),
         "allowInternetAccess": sandbox.internet,
         "domain": domain,
-        "network": {},
+        "network": {} if sandbox.public_ports else {"allowPublicTraffic": False},
         "lifecycle": {"autoResume": sandbox.auto_resume, "onTimeout": sandbox.on_timeout},
         **paused,
         **_token(status, actor),
@@ -176,6 +176,12 @@ def detail(status: SandboxStatus, actor: Actor, room: Room, domain: str | None) 
 
 def _alias(sandbox: Sandbox) -> dict[str, str]:
     return {} if sandbox.template_name is None else {"alias": sandbox.template_name}
+
+
+def _traffic_token(status: SandboxStatus, actor: Actor) -> str | None:
+    """Return what opens the ports of a sandbox, ``None`` if they are open to anybody, or closed to the actor."""
+    token = _token(status, actor).get("envdAccessToken")
+    return None if token is None or status.sandbox.has_public_ports else signature.traffic_token(token)
 
 
 def _token(status: SandboxStatus, actor: Actor) -> dict[str, str]:

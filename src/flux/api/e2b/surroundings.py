@@ -14,6 +14,11 @@ def set_network(call: Call) -> Answer:
     """Take the rules that a sandbox's network has already; there is no way to change it while it lives."""
     status = call.platform.get_sandbox(call.actor, call.sandbox)
     refuse_rules(call.body)
+    if call.body.allow_public_traffic not in (None, status.sandbox.public_ports):
+        raise Unsupported(
+            f"change who reaches the ports of sandbox {status.sandbox.id}",
+            "that is set when it is created, with network.allowPublicTraffic",
+        )
     wanted = False if denies_all(call.body) else call.body.allow_internet_access
     if wanted not in (None, status.sandbox.internet):
         raise Unsupported(

@@ -16,6 +16,8 @@ from flux.api.e2b import routes as e2b
 from flux.api.e2b.addressing import is_by_host
 from flux.api.e2b.dataplane import FrontDoor
 from flux.api.e2b.forward import NodeDoor
+from flux.api.e2b.tunnel import ROUTE as PORT_ROUTE
+from flux.api.e2b.tunnel import NodePort
 from flux.api.operations import OPERATIONS, Operation
 from flux.api.rest import page
 from flux.api.rest.access import Peer, actor_of, host_of, is_loopback
@@ -60,7 +62,7 @@ def build(
     threads = Threads()
     found = routes(gate, metrics, threads, exec_output_bytes=exec_output_bytes)
     found += [_Whole(path.replace("...}", ":rest}"), one) for path, one in e2b.resources(gate, threads, domain)]
-    inner = FrontDoor(gate, threads, Router(found, redirect_slashes=False, default=_nowhere))
+    inner = FrontDoor(gate, threads, Router(found, redirect_slashes=False, default=_nowhere), domain=domain)
     return Guard(inner, observer, any_host=any_host, domain=domain, let_by_host=is_by_host)
 
 
@@ -80,6 +82,7 @@ def build_node(
     ]
     found += [_Whole("/metrics", Resource({"GET": _Metrics(None, threads, metrics)}))]
     found += [WebSocketRoute(TERMINAL_ROUTE, TerminalEndpoint(gate, threads))]
+    found += [WebSocketRoute(PORT_ROUTE, NodePort(gate, threads))]
     inner = NodeDoor(gate, threads, Router(found, redirect_slashes=False, default=_not_here))
     return Guard(inner, observer, any_host=any_host)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 REQUESTS_AT_ONCE_MAX = 1024
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_UNKEPT = (b"cache-control", b"no-store")
 _ABORTED_BY_CALLER = 499
+#: The key of a request's state that says that a sandbox answers it.
+FOREIGN = "foreign"
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,15 +133,18 @@ class _Passage:
         """Send on, with the headers that every reply has."""
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
             self._status = message["status"]
-            names = {name.lower() for name, _ in message["headers"]}
-            more = [pair for pair in _HEADERS if pair[0] not in names]
-            if b"cache-control" not in names:
-                more.append((b"cache-control", b"no-store"))
-            more.append((b"x-request-id", self.request_id.encode("ascii")))
-            message = {**message, "headers": [*message["headers"], *more]}
+            message = {**message, "headers": [*message["headers"], *self._more(message["headers"])]}
         elif message["type"] == "websocket.accept":
             self._status = 101
         await self._send(message)
+
+    def _more(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return the headers that a reply has besides its own; how a sandbox's is to be shown is for it to say."""
+        more = [(b"x-request-id", self.request_id.encode("ascii"))]
+        if self._scope["state"].get(FOREIGN):
+            return more
+        names = {name.lower() for name, _ in headers}
+        return [pair for pair in (*_HEADERS, _UNKEPT) if pair[0] not in names] + more
 
     async def failed(self, receive: Receive, error: Exception) -> None:
         """Tell the caller of an error."""

@@ -14,6 +14,7 @@ QUICK = 32
 RUNS = 128
 WAITS = 256
 EXECS = 1024
+CONNECTIONS = 64
 
 SLOW_OPERATIONS = frozenset(
     {
@@ -40,6 +41,7 @@ class Threads:
         self._runs = CapacityLimiter(RUNS)
         self._waits = CapacityLimiter(WAITS)
         self._execs = CapacityLimiter(EXECS)
+        self._connections = CapacityLimiter(CONNECTIONS)
 
     def limiter(self, operation: str) -> CapacityLimiter:
         """Return the limit that an operation counts against."""
@@ -58,6 +60,10 @@ class Threads:
     async def slow(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Run a call that may take long to begin, such as the start of a sandbox."""
         return await to_thread.run_sync(function, *arguments, limiter=self._runs)
+
+    async def connection(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Run a call that connects to what somebody else listens with, who may let it wait."""
+        return await to_thread.run_sync(function, *arguments, limiter=self._connections)
 
     async def last(self, function: Callable[[], None]) -> None:
         """Run a call that releases something; it runs although its task is being cancelled."""

@@ -78,6 +78,7 @@ def build_record(context: Context, actor: Actor, request: CreateSandbox) -> Sand
         template_name=None if template is None else template.name,
         internet=request.internet,
         auto_resume=request.auto_resume,
+        public_ports=request.public_ports,
     )
 
 

@@ -7,6 +7,7 @@ import itertools
 import os
 import select
 import signal
+import socket
 import threading
 from contextlib import suppress
 
@@ -14,7 +15,7 @@ from flux.core.changeset import Flow
 from flux.core.errors import Code, FluxError
 from flux.ports.network import FlowSource
 from flux.ports.substrate import Command, Usage
-from flux.substrates.procbox import control, usage
+from flux.substrates.procbox import control, ports, usage
 from flux.substrates.procbox.control import Channel, Kind, Message, Spawn
 from flux.substrates.procbox.groups import CommandGroup, Group
 from flux.substrates.procbox.process import ProcboxProcess
@@ -134,6 +135,11 @@ class ProcboxInstance:
             self._group.thaw()
         else:
             self.ask(Kind.THAW)
+
+    def connect(self, port: int) -> socket.socket:
+        if self._dead:
+            raise FluxError(Code.UNAVAILABLE, "cannot connect to a port: the sandbox ended; start it again")
+        return ports.connect(self.pidfd, port)
 
     def flows(self) -> list[Flow] | None:
         return None if self._flows is None else self._flows.flows()

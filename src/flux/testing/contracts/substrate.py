@@ -14,7 +14,17 @@ import msgspec
 import pytest
 
 from flux.core.errors import Code, FluxError
-from flux.ports.substrate import Command, Exit, Instance, LaunchSpec, Limits, Overlay, Process, Substrate
+from flux.ports.substrate import (
+    Command,
+    Exit,
+    Instance,
+    LaunchSpec,
+    Limits,
+    Overlay,
+    Process,
+    Substrate,
+)
+from flux.testing.contracts.ports import PortsContract
 
 MIB = 1 << 20
 #: How long a test waits for what must come; a failure, never a measure.
@@ -105,7 +115,7 @@ def shell(script: str, **changes: object) -> Command:
     return msgspec.structs.replace(command, **changes)
 
 
-class SubstrateContract:
+class SubstrateContract(PortsContract):
     """The suite. ``substrate`` may also be overridden per test class with another configuration."""
 
     @pytest.fixture
