@@ -1,7 +1,8 @@
 """A user of the public SDK, in the SDK's own environment: does what it is told and prints milliseconds as JSON.
 
-``steps URL KEY URL KEY ROUNDS`` measures two servers in turn; ``load URL KEY SECONDS ID…`` runs ``true`` in those
-sandboxes, one after another, until the time is over; ``create URL KEY COUNT`` creates sandboxes and prints their ids.
+``steps URL KEY URL KEY ROUNDS`` measures two servers in turn; ``load URL KEY SECONDS ID…`` makes calls of all kinds to
+those sandboxes, one after another, until the time is over; ``create URL KEY COUNT`` creates sandboxes and prints their
+ids.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -53,33 +55,45 @@ def _steps(servers: list[tuple[str, str]], rounds: int) -> list[Samples]:
     sandboxes = [Sandbox.create(**options) for options in everywhere]
     for number in range(_WARM_ROUNDS + rounds):
         for samples, options, sandbox in zip(found, everywhere, sandboxes, strict=True):
-            _timed(samples, "life", lambda options=options: _life(options))
-            _timed(samples, "run", lambda sandbox=sandbox: sandbox.commands.run("true"))
-            _timed(samples, "write", lambda sandbox=sandbox: sandbox.files.write("/tmp/small", SMALL))
-            _timed(samples, "read", lambda sandbox=sandbox: sandbox.files.read("/tmp/small"))
-            _timed(samples, "pause", lambda sandbox=sandbox: _pause(sandbox))
+            _timed(samples, "life", partial(_life, options))
+            _timed(samples, "run", partial(sandbox.commands.run, "true"))
+            _timed(samples, "write", partial(sandbox.files.write, "/tmp/small", SMALL))
+            _timed(samples, "read", partial(sandbox.files.read, "/tmp/small"))
+            _timed(samples, "pause", partial(_pause, sandbox))
         if number == _WARM_ROUNDS - 1:
             for samples in found:
                 samples.clear()
     for _ in range(_LARGE_ROUNDS):
         for samples, sandbox in zip(found, sandboxes, strict=True):
-            _timed(samples, "write large", lambda sandbox=sandbox: sandbox.files.write("/tmp/large", LARGE))
-            _timed(samples, "read large", lambda sandbox=sandbox: sandbox.files.read("/tmp/large", format="bytes"))
+            _timed(samples, "write large", partial(sandbox.files.write, "/tmp/large", LARGE))
+            _timed(samples, "read large", partial(sandbox.files.read, "/tmp/large", format="bytes"))
         _timed(found[0], "loopback", lambda: urllib.request.urlopen(f"{servers[0][0]}/files?large").read())
     for sandbox in sandboxes:
         sandbox.kill()
     return found
 
 
+#: As many kinds as have no divisor in common with a share of the sandboxes, so that each gets each.
+_MIXED: tuple[Callable[[Sandbox], Any], ...] = (
+    lambda sandbox: sandbox.commands.run("true"),
+    lambda sandbox: sandbox.files.write("/tmp/small", SMALL),
+    lambda sandbox: sandbox.commands.run("echo $HOME"),
+    lambda sandbox: sandbox.files.exists("/tmp/small"),
+    lambda sandbox: sandbox.files.list("/"),
+    lambda sandbox: sandbox.files.read("/etc/hostname"),
+    lambda sandbox: sandbox.is_running(),
+)
+
+
 def _load(url: str, key: str, seconds: float, ids: list[str]) -> dict[str, int]:
     sandboxes = [Sandbox.connect(each, **_options(url, key)) for each in ids]
     done = errors = 0
     ends = time.monotonic() + seconds
-    for sandbox in cycle(sandboxes):
+    for sandbox, call in zip(cycle(sandboxes), cycle(_MIXED), strict=False):
         if time.monotonic() > ends:
             return {"done": done, "errors": errors}
         try:
-            sandbox.commands.run("true")
+            call(sandbox)
             done += 1
         except Exception as error:
             print(error, file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 import threading
@@ -38,6 +39,8 @@ SOCKET_NAME = "socket"
 DAEMON_NAME = "daemon.json"
 #: How long the control plane's calls may still go on when the daemon stops.
 _CALLS_SECONDS = 5.0
+#: Of how many heaps the C library's allocator may make use, and what it calls that setting.
+_HEAPS, _HEAPS_SETTING = 2, -8
 _THREADS_SECONDS = 2.0
 
 
@@ -69,6 +72,7 @@ def run(options: Options) -> None:
     if options.role == "node":
         manager.require_local(insecure=options.insecure, encrypted=encrypted)
     logs.configure()
+    _keep_heaps_few()
     with ExitStack() as held:
         state_lock = held.enter_context(_locked(settings.state_dir, settings.lock_wait_seconds))
         listeners = _listeners(held, settings.state_dir, address, options)
@@ -92,6 +96,12 @@ def run(options: Options) -> None:
         structlog.get_logger().info("stopping")
     structlog.get_logger().info("stopped")
     _end_process()
+
+
+def _keep_heaps_few() -> None:
+    """Let threads share heaps: one for each of hundreds would keep what its thread needed once for ever."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library has another allocator
+        ctypes.CDLL(None).mallopt(_HEAPS_SETTING, _HEAPS)
 
 
 def _opened(held: ExitStack, settings: config.Config, role: Role, metrics: Metrics, url: str) -> Runtime:
