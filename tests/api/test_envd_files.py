@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from flux.api.envd.files import date_of
 from tests.api.daemons import Daemon
 from tests.api.envd import STREAM, Envd, frame
 
@@ -149,6 +150,18 @@ def test_ranges(envd: Envd, asked: str, status: int, content: bytes, told: str |
     put(envd, "ten", b"0123456789")
     found = get(envd, "ten", range=asked)
     assert (found.status_code, found.content, found.headers.get("content-range")) == (status, content, told)
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "told"),
+    [
+        (1_700_000_000_999_999_999, "Tue, 14 Nov 2023 22:13:20 GMT"),
+        (-(2**63), "Thu, 01 Jan 1970 00:00:00 GMT"),
+        ((2**63 - 1) * 10**9, "Fri, 31 Dec 9999 23:59:59 GMT"),
+    ],
+)
+def test_times_that_sandboxes_give_to_files(nanoseconds: int, told: str) -> None:
+    assert date_of(nanoseconds) == told
 
 
 def test_ranges_of_a_large_file(envd: Envd) -> None:

@@ -36,6 +36,8 @@ _COMPOSE_BYTES_MAX = MIB
 _FIELD = "file"
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _GZIP_LEVEL = 1
+#: The last second of the year 9999.
+_SECONDS_MAX = 253_402_300_799
 _GZIP_WINDOW = 31
 
 
@@ -103,7 +105,7 @@ class FileReply(Response):
             "accept-ranges": "bytes",
             "content-type": "application/octet-stream",
             "content-disposition": f"inline; filename*=UTF-8''{_coded(paths.name(found.file.path))}",
-            "last-modified": formatdate(found.file.modified_ns / 1e9, usegmt=True),
+            "last-modified": date_of(found.file.modified_ns),
             "vary": "accept-encoding",
             "x-content-type-options": "nosniff",
         }
@@ -156,6 +158,11 @@ class FileReply(Response):
             if packed:
                 yield packed
         yield packer.flush()
+
+
+def date_of(nanoseconds: int) -> str:
+    """Return a time since the epoch as HTTP has it; the ends of what can be written for what lies beyond them."""
+    return formatdate(min(max(nanoseconds // 10**9, 0), _SECONDS_MAX), usegmt=True)
 
 
 def _coded(name: str) -> str:
