@@ -14,12 +14,15 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
-from daemons import ENVIRONMENT, PROGRAMS, new_key
+from daemons import ENVIRONMENT, PROGRAMS, SECONDS_MAX, new_key
 
 DOMAIN = "boxes.example"
+NOBODY_LISTENS = 502
 
 
 def answer_names() -> None:
@@ -36,6 +39,34 @@ def answer_names() -> None:
         address = b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 60, 4) + b"\x7f\0\0\1" if is_address else b""
         counts = struct.pack(">HHHH", 1, 1 if is_address else 0, 0, 0)
         server.sendto(query[:2] + b"\x84\0" + counts + question + address, caller)
+
+
+def asked(url: str, trust: ssl.SSLContext, headers: dict[str, str]) -> str | int:
+    """Return what a port of a sandbox answers, when something listens there: its body, or the status of a refusal."""
+    ends = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            return urlopen(Request(url, headers=headers), context=trust).read().decode()
+        except HTTPError as error:
+            if error.code != NOBODY_LISTENS or time.monotonic() > ends:
+                return error.code
+
+
+def use_ports(trust: ssl.SSLContext) -> dict[str, object]:
+    """Reach a server in a sandbox by name: one that everybody may, one that holders of a token may."""
+    from e2b import Sandbox
+
+    seen: dict[str, object] = {}
+    for name, options in (("public", {}), ("private", {"network": {"allow_public_traffic": False}})):
+        box = Sandbox.create(**options)
+        box.files.write("a.txt", name)
+        box.commands.run("python3 -m http.server 3000", background=True)
+        url = f"https://{box.get_host(3000)}/a.txt"
+        token = {"E2B-Traffic-Access-Token": box.traffic_access_token} if box.traffic_access_token else {}
+        seen[name] = asked(url, trust, token)
+        seen[f"{name} without a token"] = asked(url, trust, {})
+        box.kill()
+    return seen
 
 
 def use(place: Path) -> dict[str, object]:
@@ -55,7 +86,7 @@ def use(place: Path) -> dict[str, object]:
     seen["paused"] = box.is_running()
     seen["again"] = Sandbox.connect(box.sandbox_id).files.read("a.txt")
     box.kill()
-    return seen
+    return {**seen, **use_ports(trust)}
 
 
 def main(place: Path) -> None:

@@ -56,4 +56,8 @@ def test_a_key_and_a_domain_are_all_that_is_needed(place: Path) -> None:
         "running": True,
         "paused": False,
         "again": "hi",
+        "public": "public",
+        "public without a token": "public",
+        "private": "private",
+        "private without a token": 403,
     }
