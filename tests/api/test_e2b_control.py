@@ -320,7 +320,18 @@ def test_lists_in_pages(e2b: httpx.Client) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["limit=0", "limit=x", "limit=100000", "state=gone", "order=up", "startedAfter=then", "nextToken=x", "metadata=x"],
+    [
+        "limit=0",
+        "limit=x",
+        "limit=100000",
+        "limit=0000000001999",
+        f"limit=000000001{'9' * 5000}",
+        "state=gone",
+        "order=up",
+        "startedAfter=then",
+        "nextToken=x",
+        "metadata=x",
+    ],
 )
 def test_bad_lists(e2b: httpx.Client, query: str) -> None:
     told(e2b.get(f"/v2/sandboxes?{query}"), 400)

@@ -36,6 +36,11 @@ def test_processes_of_a_node(envd: Envd) -> None:
     assert envd.http.get("/nothing").status_code == 404
 
 
+def test_metrics_of_a_node_until_after_the_calendar(envd: Envd) -> None:
+    reply = envd.control("GET", f"/metrics?start=0&end={'9' * 15}")
+    assert (reply.status_code, type(reply.json())) == (200, list)
+
+
 def test_a_caller_comes_and_goes(envd: Envd) -> None:
     """The process is told of nobody's hang-up, and its output comes as it is written."""
     with envd.stream("Start", start("read a; echo $a; read a; echo $a", stdin=True)) as happened:

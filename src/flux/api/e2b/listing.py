@@ -15,6 +15,7 @@ from flux.core.paths import printable
 NEXT_TOKEN = "x-next-token"
 _LIMIT = 100
 _LIMIT_MAX = 1000
+_DIGITS_MAX = 9
 #: What has no public state of its own is shown as what it is for its user: not to be used right now.
 _STATES = {
     "running": (ControlState.RUNNING,),
@@ -47,7 +48,7 @@ def limit_of(call: Call) -> int:
     text = call.one("limit")
     if text is None:
         return _LIMIT
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= _LIMIT_MAX:
+    if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS_MAX or not 1 <= int(text) <= _LIMIT_MAX:
         raise _bad("limit", text, f"1 to {_LIMIT_MAX}")
     return int(text)
 

@@ -28,6 +28,8 @@ _LINES_MAX = 1000
 _PAGE = 500
 _NODE_SECONDS = 10.0
 _MILLISECONDS = 1000
+#: The last second of the year 9999: no sample is later.
+_SECONDS_MAX = 253_402_300_799
 _MESSAGE_CHARACTERS_MAX = 2000
 #: A paused sandbox whose samples are on its node, or a node that cannot be asked, has none to show.
 _NOTHING = (Code.ILLEGAL_STATE, Code.UNAVAILABLE)
@@ -92,7 +94,7 @@ class Metrics:
         import httpx
 
         asked = {
-            name: datetime.fromtimestamp(value, UTC).isoformat()
+            name: datetime.fromtimestamp(min(value, _SECONDS_MAX), UTC).isoformat()
             for name, value in (("start", start), ("end", end))
             if value is not None
         }
