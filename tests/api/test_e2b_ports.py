@@ -13,6 +13,7 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from flux.core.access import Role
 from flux.core.requests import CreateKey
@@ -162,7 +163,8 @@ def test_a_port_may_be_named_with_the_daemon_s_and_in_capitals(box: Box) -> None
 
 
 def test_messages_pass_both_ways(box: Box) -> None:
-    with box.socket(subprotocols=["one", "two"], additional_headers={"x-api-key": "k", "origin": "http://x"}) as ws:  # type: ignore[list-item]
+    offered = [Subprotocol("one"), Subprotocol("two")]
+    with box.socket(subprotocols=offered, additional_headers={"x-api-key": "k", "origin": "http://x"}) as ws:
         assert ws.subprotocol == "two"
         headers = {name.lower(): value for name, value in json.loads(ws.recv()).items()}
         assert (headers["host"], headers["origin"]) == (box.host(), "http://x")

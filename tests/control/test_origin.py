@@ -82,7 +82,7 @@ def test_a_snapshot_that_is_deleted_meanwhile_starts_nothing(world: World) -> No
     built = world.control.build
 
     def build_late(*arguments: object) -> object:
-        made = built(*arguments)  # type: ignore[arg-type]
+        made = built(*arguments)  # type: ignore[arg-type]  # whatever it was given
         world.at[Point.WAKE_RECORDED] = pytest.fail  # nothing is recorded
         return made
 
@@ -90,10 +90,10 @@ def test_a_snapshot_that_is_deleted_meanwhile_starts_nothing(world: World) -> No
 
     def placed_late(*arguments: object) -> object:
         artifacts.delete(world.control, ADMIN, taken.id)
-        return placed(*arguments)  # type: ignore[arg-type]
+        return placed(*arguments)  # type: ignore[arg-type]  # the same
 
-    world.control.build = build_late  # type: ignore[assignment]
-    world.control.placement.candidates = placed_late  # type: ignore[method-assign, assignment]
+    world.control.build = build_late  # type: ignore[assignment]  # in its place for a test
+    world.control.placement.candidates = placed_late  # type: ignore[method-assign, assignment]  # so too
     assert refused(world, snapshot=taken.id).code is Code.NOT_FOUND
     assert len(views.list_sandboxes(world.control, ADMIN, 10, None, SandboxFilter()).items) == 1
 
@@ -155,7 +155,8 @@ def listed(world: World, actor: Actor = ADMIN, limit: int = 100, **wanted: objec
     found: list[str] = []
     cursor: str | None = None
     while True:
-        page = views.list_sandboxes(world.control, actor, limit, cursor, SandboxFilter(**wanted))  # type: ignore[arg-type]
+        filters = SandboxFilter(**wanted)  # type: ignore[arg-type]  # what a test varies
+        page = views.list_sandboxes(world.control, actor, limit, cursor, filters)
         assert len(page.items) <= limit
         found += [status.sandbox.id for status in page.items]
         cursor = page.next_cursor

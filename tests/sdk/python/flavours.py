@@ -197,7 +197,7 @@ class Sdk:
     def _running(self, handle: Any, output: Output) -> Running:
         reading: Awaitable[Any] = handle.wait()
         if not self.is_async:
-            reading.close()  # type: ignore[attr-defined]
+            reading.close()  # type: ignore[attr-defined]  # a generator is one
             reading = handle.wait(on_pty=output.on_pty, on_stdout=output.on_stdout, on_stderr=output.on_stderr)
         ended = asyncio.ensure_future(reading)
         self._tasks.append(ended)
