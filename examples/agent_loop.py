@@ -22,6 +22,7 @@ from urllib.request import Request, urlopen
 
 from e2b import Sandbox
 
+NEEDED = ("E2B_API_URL", "E2B_API_KEY", "FLUX_REVIEWER_KEY")
 PROJECT = "/home/user/project"
 FILES = {
     f"{PROJECT}/prices.py": "def total(prices):\n    return sum(prices)\n",
@@ -121,6 +122,10 @@ class Loop:
 
 def main() -> int:
     """Run the whole loop; return the exit code."""
+    missing = [name for name in NEEDED if not os.environ.get(name)]
+    if missing:
+        print(f"cannot start: {', '.join(missing)} not set; examples/README.md says how", file=sys.stderr)
+        return 2
     url = os.environ["E2B_API_URL"]
     agent, reviewer = Flux(url, os.environ["E2B_API_KEY"]), Flux(url, os.environ["FLUX_REVIEWER_KEY"])
     box = Sandbox.create(timeout=300)

@@ -44,3 +44,17 @@ def test_an_agent_tries_things_out_and_a_reviewer_decides(pointed: Flux) -> None
         "the real project ends: count = len",
         "the real project ends: return round(sum(prices), 2)",
     ]
+
+
+def test_it_says_which_variables_are_missing() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "FLUX_"))}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "agent_loop.py")],
+        env={**environment, "E2B_API_URL": "http://127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS_MAX,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "cannot start: E2B_API_KEY, FLUX_REVIEWER_KEY not set; examples/README.md says how\n"

@@ -72,7 +72,7 @@ def _refuse_traffic(network: Network, domain: str | None) -> None:
     if network.allow_public_traffic is False and domain is None:
         raise Unsupported(
             "give a sandbox network.allowPublicTraffic",
-            "its ports are reached by nobody before the daemon has a domain: leave it out",
+            "its ports have no public names unless the daemon's e2b.domain is set: set it, or leave this out",
         )
 
 

@@ -205,7 +205,7 @@ def _unserved(target: Target, path: str) -> Response | None:
     if target.port != DATA_PORT:
         message = (
             f"cannot forward to the port {target.port} of the sandbox {target.sandbox_id}: ports are forwarded "
-            "by host name, below the domain that the daemon is configured with; the guide on E2B's SDKs says how"
+            "by host name, below the domain that the daemon's setting e2b.domain names; ask by such a name"
         )
         return json_reply(501, {"sandboxId": target.sandbox_id, "message": message, "port": target.port, "code": 501})
     if path in INTERNAL:
