@@ -73,6 +73,10 @@ class Kit:
         """Delete a sandbox, as a control plane does."""
         self.engine.node.destroy(Destroy(sandbox_id=sandbox.id, node_store_id=self.engine.node.store_id))
 
+    def finish_removals(self) -> None:
+        """Return when the files of what was deleted are gone, too."""
+        self.engine.context.stores.places.close()
+
     def speculate(self, sandbox: Sandbox, command: str, **differently: Any) -> ChangesetDetail:
         """Run a command in a copy."""
         return self.engine.speculate(ADMIN, sandbox.id, Speculate(command=command, **differently))

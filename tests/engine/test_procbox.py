@@ -131,6 +131,7 @@ def test_deleting_ends_a_speculation_that_runs(box: Kit) -> None:
     (ended,) = outcome
     if isinstance(ended, ChangesetDetail):
         assert box.state_of(ended) is State.REJECTED
+    box.finish_removals()
     assert os.listdir(box.state / "scratch") == os.listdir(box.state / "sandboxes") == []
     with refused(Code.NOT_FOUND):
         box.get(sandbox.id)

@@ -104,6 +104,7 @@ def test_deleting_leaves_nothing_and_rejects_what_is_open(kit: Kit) -> None:
     kit.approve(approved)
     kit.delete(sandbox)
     assert os.listdir(kit.state / "sandboxes") == []
+    kit.finish_removals()
     assert os.listdir(kit.state / "scratch") == []
     assert kit.state_of(pending) is State.REJECTED
     assert kit.state_of(approved) is State.REJECTED

@@ -134,7 +134,7 @@ def test_other_ports_are_not_forwarded(daemon: Daemon, one: Envd, port: str) -> 
     ):
         reply = ask(daemon, "/health", **headers)
         assert reply.status_code == 501
-        assert "not forwarded" in reply.json()["message"]
+        assert "forwarded by host name" in reply.json()["message"]
 
 
 @pytest.mark.parametrize("port", ["", "x", "-1", "1e3", "999999"])

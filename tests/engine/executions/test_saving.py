@@ -78,14 +78,14 @@ def test_a_capture_that_fails_leaves_the_sandbox_running_on_as_it_was(machine: M
     machine.run(
         sandbox,
         "mkdir /data; echo 1 > /data/f; echo 0 > /data/t; "
-        "(while sleep 0.01; do date +%N > /data/t; done) > /dev/null 2>&1 & echo $! > /pid",
+        "(while sleep 0.01; do echo 1 >> /data/t; done) > /dev/null 2>&1 & echo $! > /pid",
     )
     machine.executions.quiesce(sandbox, 1)
     made = machine.executions.capture(sandbox, 1, None, created_at=CREATED_AT, snapshot=False)
     machine.executions.resume(sandbox, 1)
     assert machine.context.layers.artifacts() == []
     assert not machine.context.layers.has(made.layers[0])
-    machine.run(sandbox, "kill -0 $(cat /pid) && a=$(cat /data/t) && sleep 0.2 && [ $a != $(cat /data/t) ]")
+    machine.run(sandbox, "kill -0 $(cat /pid) && a=$(wc -c < /data/t) && sleep 0.2 && [ $a != $(wc -c < /data/t) ]")
     sandbox, _ = machine.cycle(sandbox)
     assert machine.run(sandbox, "cat /data/f") == "1\n"
 
