@@ -47,6 +47,13 @@ def sleeps(name: str, call: ast.Call) -> bool:
     return name in {"time.sleep", "sleep"} or (name in {"asyncio.sleep", "anyio.sleep"} and bool(call.args))
 
 
+def lists_what_is_shared(name: str, call: ast.Call) -> bool:
+    """Tell whether a call lists a directory by a descriptor that an object keeps."""
+    if name not in {"os.listdir", "os.scandir"} or not call.args or not isinstance(call.args[0], ast.Attribute):
+        return False
+    return ast.unparse(call.args[0]).startswith("self._")
+
+
 # rule, folders it holds in, the only places that may, why
 RULES: dict[str, tuple[Rule, tuple[str, ...], tuple[str, ...], str]] = {
     "files": (
@@ -66,6 +73,12 @@ RULES: dict[str, tuple[Rule, tuple[str, ...], tuple[str, ...], str]] = {
         ("src/flux",),
         ("src/flux/cli", "src/flux/app", "src/flux/testing/explorer/__main__.py", "src/flux/trees/overlay_trial.py"),
         "only the command line speaks to a terminal",
+    ),
+    "listings": (
+        lists_what_is_shared,
+        ("src/flux",),
+        (),
+        "two threads that list by one descriptor hide names from each other: open one for each listing",
     ),
     "sleep": (sleeps, ("tests",), (), "a test waits for an event, never for time to pass"),
 }
@@ -100,6 +113,8 @@ def test_calls_stay_where_they_belong(name: str) -> None:
         ("clock", "time.time()"),
         ("clock", "datetime.datetime.now()"),
         ("print", "print('x')"),
+        ("listings", "os.listdir(self._layers)"),
+        ("listings", "os.scandir(self._state.scratch)"),
         ("sleep", "time.sleep(1)"),
     ],
 )

@@ -20,7 +20,7 @@ from flux.ports.files import Files
 from flux.store import whole
 from flux.store.errors import from_os
 from flux.store.removal import remove_tree
-from flux.store.state import DIRECTORY, StateDirectory
+from flux.store.state import DIRECTORY, StateDirectory, names_in
 
 T = TypeVar("T")
 
@@ -204,12 +204,12 @@ class Changesets:
 
     def ids(self) -> list[str]:
         """Return the ids of all published changesets, sorted."""
-        names = os.listdir(self._directory)
+        names = names_in(self._directory)
         return sorted(name for name in names if not name.startswith("."))
 
     def drafts(self) -> list[str]:
         """Return the ids of changesets whose writing was never finished."""
-        names = os.listdir(self._directory)
+        names = names_in(self._directory)
         return sorted(name[1 : -len(".new")] for name in names if name.startswith(".") and name.endswith(".new"))
 
     def open_blob(self, changeset_id: str, name: str, part: str = BLOBS) -> int | None:

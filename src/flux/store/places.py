@@ -15,7 +15,7 @@ from flux.failpoints import Point
 from flux.ports.files import Files
 from flux.store.errors import from_os
 from flux.store.removal import Removals, remove_tree
-from flux.store.state import DIRECTORY, StateDirectory
+from flux.store.state import DIRECTORY, StateDirectory, names_in
 
 _PRIVATE = 0o700
 _OPEN = 0o755
@@ -183,12 +183,12 @@ class Places:
 
     def sandboxes(self) -> list[str]:
         """Return the names in ``sandboxes/``."""
-        return sorted(os.listdir(self._state.sandboxes))
+        return sorted(names_in(self._state.sandboxes))
 
     def scratch(self) -> list[str]:
         """Return the names in ``scratch/``, without those that are being removed."""
         pending = self._removals.pending()  # first: what is not pending any more is not there either
-        return sorted(set(os.listdir(self._state.scratch)) - pending)
+        return sorted(set(names_in(self._state.scratch)) - pending)
 
 
 def generation_name(generation: int) -> str:

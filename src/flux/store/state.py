@@ -53,3 +53,16 @@ class StateDirectory:
         """Close the descriptors. Idempotent."""
         while self._open:
             os.close(self._open.pop())
+
+
+def names_in(directory: int) -> list[str]:
+    """Return the names in an open directory that several threads list.
+
+    By a descriptor of its own: where a listing is, is kept with what is open, and two that share it hide names from
+    each other as soon as there are more of them than one call returns.
+    """
+    own = os.open(".", DIRECTORY, dir_fd=directory)
+    try:
+        return os.listdir(own)
+    finally:
+        os.close(own)

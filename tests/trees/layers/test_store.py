@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,16 @@ def test_a_stack_stays_low_and_a_large_layer_is_left_alone() -> None:
         weights = [10, *(sum(weights[start:end]) for start, end in runs)]
         heights.append(len(weights))
     assert max(heights) <= 10
+
+
+def test_many_who_look_at_once_all_see_everything(store: LayerStore, tmp_path: Path) -> None:
+    made = sorted(f"{number:032x}" for number in range(2000))  # more than one call to the kernel lists
+    for name in made:
+        (tmp_path / "artifacts" / f"{name}.json").touch()
+
+    def look(_: int) -> bool:
+        return store.has_artifact(made[-1]) and store.artifacts() == made
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(look, range(200)))
+    assert not store.has_artifact("f" * 32)

@@ -214,7 +214,7 @@ class LayerStore:
 
     def layers(self) -> list[str]:
         """Return the ids of all layers, sorted."""
-        return sorted(name for name in os.listdir(self._layers) if not name.startswith(".") and self.has(name))
+        return sorted(name for name in _names(self._layers) if not name.startswith(".") and self.has(name))
 
     def tree(self, layer_id: str) -> str:
         """Return the path of a layer's tree, to be mounted or read, never written."""
@@ -303,7 +303,11 @@ class LayerStore:
 
     def has_artifact(self, artifact_id: str) -> bool:
         """Tell whether an artifact's manifest is there."""
-        return artifact_id + _SUFFIX in os.listdir(self._artifacts)
+        try:
+            os.stat(artifact_id + _SUFFIX, dir_fd=self._artifacts, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
 
     def read_artifact(self, artifact_id: str, digest: str | None = None) -> Artifact:
         """Return an artifact whose content has the digest that names it.
@@ -321,7 +325,7 @@ class LayerStore:
 
     def artifacts(self) -> list[str]:
         """Return the ids of all artifacts here, sorted."""
-        names = os.listdir(self._artifacts)
+        names = _names(self._artifacts)
         return sorted(name.removesuffix(_SUFFIX) for name in names if not name.startswith("."))
 
     def remove_artifact(self, artifact_id: str) -> None:
@@ -335,7 +339,7 @@ class LayerStore:
     def clear_drafts(self) -> None:
         """Remove what was never finished, or only half removed. Call it before anything is drafted."""
         for directory in (self._layers, self._artifacts):
-            for name in os.listdir(directory):
+            for name in _names(directory):
                 if name.startswith(".") or (directory == self._layers and not self.has(name)):
                     remove_tree(self._files, Point.LAYER_REMOVE, directory, name)
 
@@ -352,3 +356,16 @@ class LayerStore:
             return None
         with os.fdopen(descriptor, "rb") as file:
             return file.read()
+
+
+def _names(directory: int) -> list[str]:
+    """Return the names in an open directory that several threads list.
+
+    By a descriptor of its own: where a listing is, is kept with what is open, and two that share it hide names from
+    each other as soon as there are more of them than one call returns.
+    """
+    own = os.open(".", DIRECTORY, dir_fd=directory)
+    try:
+        return os.listdir(own)
+    finally:
+        os.close(own)
