@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from flux.network.sink import TunSink
+from flux.ports.substrate import Instance
 from flux.substrates.procbox.cgroups import Cgroups, Hierarchies
 from flux.substrates.procbox.substrate import Procbox
-from flux.testing.contracts.substrate import SubstrateContract
+from flux.testing.contracts.substrate import Running, SubstrateContract
+
+#: Takes one connection at a time, slower than they come, and has a queue for one.
+_SLOW = """exec /usr/bin/python3 -c 'import socket, time
+listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+print(listener.getsockname()[1], flush=True)
+while True:
+    connection, _ = listener.accept()
+    time.sleep(0.02)
+    connection.sendall(connection.recv(16).upper())
+    connection.close()
+'"""
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +33,21 @@ def substrate(tmp_path_factory: pytest.TempPathFactory) -> Procbox:
 
 class TestProcbox(SubstrateContract):
     """Runs as whoever runs the tests."""
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="entering a sandbox's network needs root: run the tests as root")
+    def test_a_listener_whose_queue_is_full_is_asked_again(
+        self, run: Callable[..., Running], instance: Instance
+    ) -> None:
+        port = int(run(_SLOW).line())
+
+        def served(_: int) -> bytes:
+            with instance.connect(port) as connection:
+                # Speaks first: only that tells a listener who missed the last step of the handshake.
+                connection.sendall(b"served")
+                return connection.recv(16)
+
+        with ThreadPoolExecutor(16) as threads:
+            assert set(threads.map(served, range(32))) == {b"SERVED"}
 
 
 class TestProcboxWithoutCgroups(SubstrateContract):

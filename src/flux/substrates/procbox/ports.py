@@ -10,35 +10,52 @@ import errno
 import os
 import socket
 import threading
+import time
 
 from flux.core.errors import Code, FluxError
 from flux.ports.substrate import CLOSED_PORT, NO_WAY_IN
 
 _NEW_NETWORK = 0x40000000
-#: A connection over the loopback is made at once, or the listener's queue is full.
-_CONNECT_SECONDS = 1.0
+#: A connection over the loopback is made at once, or the listener's queue is full: the kernel would ask again after a
+#: whole second, so new ones are tried before that.
+_ATTEMPT_SECONDS = 0.05
+_CONNECT_SECONDS = 2.0
 _LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 
 def connect(pidfd: int, port: int) -> socket.socket:
     """Return a connection to a port of the sandbox whose init a descriptor stands for; see ``Instance.connect``."""
-    for made, (_, address) in zip(_inside(pidfd), _LOOPBACKS, strict=True):
-        if made is None:
-            continue
-        try:
-            made.settimeout(_CONNECT_SECONDS)
-            made.connect((address, port))
-        except OSError:
-            made.close()
-        else:
-            made.settimeout(None)
-            return made
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    full = True
+    while full and time.monotonic() < deadline:
+        full = False
+        for made, (_, address) in zip(_inside(pidfd), _LOOPBACKS, strict=True):
+            try:
+                if made is not None and _joined(made, address, port):
+                    return made
+            except TimeoutError:
+                full = True
     raise FluxError(
         Code.UNAVAILABLE,
         f"cannot connect to port {port} of the sandbox: nothing there takes the connection; start a server in it that "
         "listens at that port",
         {"reason": CLOSED_PORT, "port": port},
     )
+
+
+def _joined(made: socket.socket, address: str, port: int) -> bool:
+    """Tell whether a socket could be connected, and close it if not. Raises ``TimeoutError`` if the queue is full."""
+    try:
+        made.settimeout(_ATTEMPT_SECONDS)
+        made.connect((address, port))
+    except TimeoutError:
+        made.close()
+        raise
+    except OSError:
+        made.close()
+        return False
+    made.settimeout(None)
+    return True
 
 
 def _inside(pidfd: int) -> list[socket.socket | None]:
