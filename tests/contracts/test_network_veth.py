@@ -61,16 +61,6 @@ def test_listed_ports_are_reached_and_the_rest_is_refused_at_once(world: World) 
     )
 
 
-def test_the_program_does_what_the_library_does(world: World) -> None:
-    world.host.run("from flux.network import commands; commands._library = lambda: None")
-    number = world.connect(443)
-    assert world.probe(f"'{OUTSIDE}', 443") == "outside"
-    assert world.probe(f"'{OUTSIDE}', 80") == REFUSED
-    assert world.flows() == [("allowed", "tcp", OUTSIDE, 443, 1), ("refused", "tcp", OUTSIDE, 80, 1)]
-    assert world.host.run(f"sources[{number}].close()") == ""
-    assert world.left() == ([], "0")
-
-
 def test_the_host_and_the_clouds_metadata_are_out_of_reach(world: World) -> None:
     world.connect(443, 444, 80)
     for target in (HOST, "169.254.77.1", "169.254.169.254", "100.100.100.200", "10.219.255.255"):
@@ -216,7 +206,6 @@ def test_a_step_that_fails_leaves_nothing(world: World, tmp_path: Path, step: st
     )
     broken.chmod(0o755)
     world.host.run(f"from flux.network import commands; commands._PLACES = '{tmp_path}:' + commands._PLACES")
-    world.host.run("commands._library = lambda: None")
     message = world.host.run("result = connect(0, dict(ports=(443,)))")
     assert message == "cannot set up a sandbox's network: nft: broken"
     assert world.left() == ([], "0")
